@@ -1,0 +1,26 @@
+//! The command line of deadheat: parses arguments and hands them to one file
+//! per subcommand under `commands/`. Nothing clever lives here.
+//!
+//! Exit codes: 0 or the program's own, 66 races found, 2 usage, 70 deadheat
+//! itself failed.
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+mod commands;
+
+/// Finds the data races in a Linux x86-64 program and says what each can do.
+#[derive(Parser)]
+#[command(name = "deadheat", version, max_term_width = 100)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {}
+
+fn main() -> ExitCode {
+    let line = CommandLine::parse();
+    match line.command {}
+}

@@ -1,0 +1,211 @@
+//! A race with all that is known about it, and the report that carries many.
+
+use crate::site::hex;
+use crate::{Access, Consequence, Fingerprint, Frame, Moment, States, Verdict};
+use serde::{Deserialize, Serialize};
+
+/// The number of the published JSON form.
+pub const SCHEMA: u32 = 1;
+
+/// One dynamic occurrence of a race: the two accesses that met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Instance {
+    /// The access that came first in the recorded execution.
+    pub first: Moment,
+    pub second: Moment,
+    pub address: u64,
+    pub size: u32,
+}
+
+/// What a racy address is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    #[serde(default, with = "hex", skip_serializing_if = "Option::is_none")]
+    pub address: Option<u64>,
+    /// `stats.total`, `heap block of 64 bytes`, `stack of thread 2`.
+    pub description: String,
+    /// Where a heap block was allocated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub allocated_at: Vec<Frame>,
+}
+
+/// One observation that supports a verdict, with the command that shows it
+/// again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    pub id: u32,
+    /// One sentence: what was run and what was seen.
+    pub text: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instance: Option<Instance>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<String>,
+}
+
+/// A pair of static sites that raced, over all its instances.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Race {
+    pub id: u32,
+    pub fingerprint: Fingerprint,
+    pub verdict: Verdict,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub consequence: Option<Consequence>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub states: Option<States>,
+    /// Executions, paths and schedules behind a k-witness verdict.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub k: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paths: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedules: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_model: Option<String>,
+    #[serde(default)]
+    pub labels: Vec<String>,
+    /// Dynamic occurrences seen.
+    pub instances: u64,
+    pub accesses: [Access; 2],
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<Place>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub explanation: Option<String>,
+    #[serde(default)]
+    pub evidence: Vec<Evidence>,
+    #[serde(default)]
+    pub replay: Vec<String>,
+}
+
+impl Race {
+    /// A race as a detector finds it: two accesses, no verdict yet.
+    pub fn new(id: u32, instances: u64, accesses: [Access; 2]) -> Self {
+        let fingerprint = {
+            let [first, second] = &accesses;
+            Fingerprint::of((first.kind, &first.site), (second.kind, &second.site))
+        };
+        Race {
+            id,
+            fingerprint,
+            verdict: Verdict::Unclassified,
+            consequence: None,
+            states: None,
+            k: None,
+            paths: None,
+            schedules: None,
+            memory_model: None,
+            labels: Vec::new(),
+            instances,
+            accesses,
+            place: None,
+            explanation: None,
+            evidence: Vec::new(),
+            replay: Vec::new(),
+        }
+    }
+}
+
+/// How the program and deadheat ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// Exit code of the program, 128 + signal if it died of one; absent when
+    /// it was still running.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<i32>,
+    pub deadheat: i32,
+}
+
+/// One report: what `--json` prints, what the page and CI read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    pub schema: u32,
+    /// `vm`, `collide`, `ifr`, `import:tsan`, …
+    pub tool: String,
+    pub program: Vec<String>,
+    #[serde(default)]
+    pub recordings: Vec<String>,
+    pub races: Vec<Race>,
+    /// What this run did not look at, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub not_checked: Vec<String>,
+    pub exit: Exit,
+}
+
+impl Report {
+    pub fn new(tool: &str, program: Vec<String>) -> Self {
+        Report {
+            schema: SCHEMA,
+            tool: tool.to_string(),
+            program,
+            recordings: Vec::new(),
+            races: Vec::new(),
+            not_checked: Vec::new(),
+            exit: Exit::default(),
+        }
+    }
+
+    /// Puts the races in report order (worst verdict first, then most seen)
+    /// and numbers them from 1.
+    pub fn sort_and_number(&mut self) {
+        self.races
+            .sort_by_key(|race| (race.verdict.rank(), u64::MAX - race.instances));
+        for (race, id) in self.races.iter_mut().zip(1..) {
+            race.id = id;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AccessKind, Site};
+
+    fn race() -> Race {
+        let mut access = Access::new(
+            AccessKind::Write,
+            8,
+            Site {
+                module: Some("prog".into()),
+                offset: Some(0x1234),
+                function: Some("add".into()),
+                file: Some("table.c".into()),
+                line: Some(52),
+                function_line: None,
+            },
+        );
+        access.moment = Some(Moment::new(2, 18234));
+        Race::new(3, 41, [access, Access::unseen()])
+    }
+
+    #[test]
+    fn json_has_the_published_names() {
+        let value = serde_json::to_value(race()).unwrap();
+        assert_eq!(value["verdict"], "unclassified");
+        assert_eq!(value["accesses"][0]["kind"], "write");
+        assert_eq!(value["accesses"][0]["offset"], "0x1234");
+        assert_eq!(value["accesses"][0]["moment"], "2:18234");
+        assert_eq!(value["accesses"][1]["kind"], "unknown");
+        assert!(value.get("states").is_none(), "unknown things are absent");
+    }
+
+    #[test]
+    fn json_round_trips() {
+        let mut report = Report::new("vm", vec!["./prog".into()]);
+        report.races.push(race());
+        let text = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    }
+
+    #[test]
+    fn worst_comes_first() {
+        let mut report = Report::new("vm", vec![]);
+        for verdict in Verdict::REPORT_ORDER.iter().rev() {
+            let mut race = race();
+            race.verdict = *verdict;
+            report.races.push(race);
+        }
+        report.sort_and_number();
+        let order: Vec<_> = report.races.iter().map(|race| race.verdict).collect();
+        assert_eq!(order, Verdict::REPORT_ORDER);
+        assert_eq!(report.races[6].id, 7);
+    }
+}
