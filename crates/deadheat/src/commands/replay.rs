@@ -14,11 +14,18 @@ pub struct Arguments {
     /// Stop before this moment (THREAD:COUNT) and show the thread there
     #[arg(long, value_name = "THREAD:COUNT")]
     until: Option<Moment>,
+    /// Replay only this process of the recording (0 is the first)
+    #[arg(long, value_name = "N")]
+    process: Option<u32>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let recording = Recording::open(&arguments.recording)?;
-    let mut vm = Vm::replay(&recording)?;
+    let mut vm = match (arguments.process, arguments.until) {
+        (Some(process), _) => Vm::replay_process(&recording, process)?,
+        (None, Some(_)) => Vm::replay(&recording)?,
+        (None, None) => Vm::replay_tree(&recording)?,
+    };
     match vm.run(arguments.until)? {
         Stop::Ended(status) => Ok(end_like(status)),
         Stop::Reached(moment) => {
