@@ -212,6 +212,12 @@ impl Vm {
         self.context.remaining = instructions as i64 - SLACK as i64;
     }
 
+    /// Counts an instruction that faulted as one, so that a slice in which
+    /// nothing but the fault happens has a length.
+    pub(crate) fn count_fault(&mut self) {
+        self.context.remaining -= 1;
+    }
+
     /// Instructions of all threads up to now.
     pub fn instructions(&self) -> u64 {
         self.total + self.granted - self.remaining()
@@ -804,6 +810,8 @@ impl Vm {
                     ExitKind::Emulate => self.emulate()?,
                     ExitKind::Pause => self.give_way(SliceEnd::Yielded),
                     ExitKind::Sequencer => self.give_way(SliceEnd::Sequencer),
+                    // The attempt counts, so it needs an instruction left.
+                    ExitKind::Undecodable if self.remaining() == 0 => None,
                     ExitKind::Undecodable => self.bad_fetch()?,
                     ExitKind::Fault => self.host_fault()?,
                     ExitKind::RingFull => {
