@@ -177,7 +177,10 @@ impl DebugInfo {
             let Some(member) = self.member(child) else {
                 continue;
             };
-            match self.size_of(member.type_entry) {
+            match member
+                .bit_field_size
+                .or_else(|| self.size_of(member.type_entry))
+            {
                 Some(size @ 1..) if member.offset <= offset && offset - member.offset < size => {
                     return Some(member);
                 }
@@ -200,15 +203,27 @@ impl DebugInfo {
         {
             return None;
         }
-        let offset = match die.attr_value(gimli::DW_AT_data_member_location) {
+        let number = |name| die.attr_value(name).and_then(|value| value.udata_value());
+        let mut offset = match die.attr_value(gimli::DW_AT_data_member_location) {
             // A virtual base is not at a fixed place.
             Some(AttributeValue::Exprloc(_)) => return None,
             Some(value) => value.udata_value()?,
-            None => die
-                .attr_value(gimli::DW_AT_data_bit_offset)
-                .and_then(|value| value.udata_value())
-                .map_or(0, |bits| bits / 8),
+            None => 0,
         };
+        let mut bit_field_size = None;
+        if let Some(bits) = number(gimli::DW_AT_bit_size) {
+            // Before DWARF 5 counted from the most significant bit of the
+            // storage unit.
+            let first = match number(gimli::DW_AT_bit_offset) {
+                Some(from_top) => number(gimli::DW_AT_byte_size)
+                    .or_else(|| self.size_of(self.type_of(child)?))?
+                    .checked_mul(8)?
+                    .checked_sub(from_top.checked_add(bits)?)?,
+                None => number(gimli::DW_AT_data_bit_offset).unwrap_or(0),
+            };
+            offset = offset.checked_add(first / 8)?;
+            bit_field_size = Some((first % 8).checked_add(bits)?.div_ceil(8));
+        }
         let type_entry = self.type_of(child)?;
         let is_array = type_entry
             .unit
@@ -228,6 +243,7 @@ impl DebugInfo {
             offset,
             type_entry,
             is_array,
+            bit_field_size,
         })
     }
 
@@ -261,6 +277,8 @@ struct Member<'a> {
     offset: u64,
     type_entry: Entry<'a>,
     is_array: bool,
+    /// Bytes that a bit field lies in.
+    bit_field_size: Option<u64>,
 }
 
 fn is_alias(tag: DwTag) -> bool {

@@ -55,8 +55,17 @@ impl Module {
     /// symbol.
     pub fn variable_at(&self, address: u64) -> Option<Variable> {
         if let Some(debug) = self.debug()
-            && let Some(variable) = debug.global_at(address)
+            && let Some(mut variable) = debug.global_at(address)
         {
+            // Static locals of C++ are qualified in their symbol only.
+            if let Some(symbol) = self.data_at(variable.start)
+                && symbol.start == variable.start
+                && symbol.name.starts_with("_Z")
+            {
+                let name = demangle(&symbol.name);
+                variable.path.replace_range(..variable.name.len(), &name);
+                variable.name = name;
+            }
             return Some(variable);
         }
         let symbol = self.data_at(address)?;
@@ -190,9 +199,9 @@ impl DebugInfo {
     ) -> Option<Variable> {
         let frame = self.frame_at(pc, cfa, registers, read)?;
         let mut found = None;
-        let mut scopes = vec![(frame.function, 0)];
+        let mut scopes = vec![(frame.function, frame.function, 0)];
         // Inner scopes come later and win: they hide outer names.
-        while let Some((scope, depth)) = scopes.pop() {
+        while let Some((scope, function, depth)) = scopes.pop() {
             for child in children(scope) {
                 let Ok(die) = child.unit.entry(child.offset) else {
                     break;
@@ -201,14 +210,16 @@ impl DebugInfo {
                     gimli::DW_TAG_variable | gimli::DW_TAG_formal_parameter => {
                         let place = self.locate(child, pc, Some(&frame), registers, read);
                         if let Some(Place::Memory(start)) = place {
-                            let owner = self.function_name(scope);
+                            let owner = self.function_name(function);
                             found = self.describe(child, start, address, owner).or(found);
                         }
                     }
                     gimli::DW_TAG_lexical_block | gimli::DW_TAG_inlined_subroutine
                         if depth < DEEPEST_BLOCK && covers(child, pc) =>
                     {
-                        scopes.push((child, depth + 1));
+                        let inlined = die.tag() == gimli::DW_TAG_inlined_subroutine;
+                        let function = if inlined { child } else { function };
+                        scopes.push((child, function, depth + 1));
                     }
                     _ => {}
                 }

@@ -21,7 +21,7 @@ pub static mut PLAIN: usize = 0;
 #[inline(never)] #[unsafe(no_mangle)] pub fn swap_bool() -> bool { FLAG.swap(true, Ordering::Acquire) } // rmw Acquire
 #[inline(never)] #[unsafe(no_mangle)] pub fn swap_number() -> bool { NUMBER.compare_exchange(1, 2, Ordering::AcqRel, Ordering::Relaxed).is_ok() } // rmw AcqRel
 #[inline(never)] #[unsafe(no_mangle)] pub fn read_plain() -> usize { unsafe { PLAIN } } // none
-#[inline(never)] #[unsafe(no_mangle)] pub fn write_plain() { unsafe { PLAIN = 7 } } // none
+#[inline(never)] #[unsafe(no_mangle)] pub fn write_plain() { unsafe { PLAIN = PLAIN.wrapping_mul(3) + 7 } } // none
 
 fn main() {
     POINTER.store(&raw mut *Box::leak(Box::new(std::process::id())), Ordering::Relaxed);
