@@ -116,11 +116,23 @@ impl DebugInfo {
         ))
     }
 
-    /// The line on which the innermost function at an address is declared.
+    /// The line on which the innermost function at an address is declared;
+    /// that of its first instruction where the compiler (Go before 1.21) does
+    /// not say.
     pub(crate) fn function_line(&self, address: u64) -> Option<u32> {
         let (entry, _) = self.function_entries(address)?;
-        let value = self.attribute(entry, gimli::DW_AT_decl_line)?.1;
-        value.udata_value()?.try_into().ok()
+        if let Some((_, value)) = self.attribute(entry, gimli::DW_AT_decl_line) {
+            return value.udata_value()?.try_into().ok();
+        }
+        let die = entry.unit.entry(entry.offset).ok()?;
+        if die.tag() != gimli::DW_TAG_subprogram {
+            return None;
+        }
+        let start = entry
+            .unit
+            .attr_address(die.attr_value(gimli::DW_AT_low_pc)?)
+            .ok()??;
+        self.context.find_location(start).ok()??.line
     }
 
     /// An attribute of an entry or of what it is an instance or a completion

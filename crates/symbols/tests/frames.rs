@@ -338,6 +338,26 @@ fn names_of_several_languages() {
 }
 
 #[test]
+fn go_names_lines_and_variables() {
+    let shop = Workshop::new();
+    let module = Module::open(&shop.compile("stack.go", "stack", &[]));
+    let function = &module.functions_named("main.recurse")[0];
+    let line = |text| line_of("stack.go", text);
+    let expected = [
+        format!("main.inlined*:{}", line("// inlined")),
+        format!("main.recurse:{}", line("// call of inlined")),
+    ];
+    let mut all = function.start..function.start + function.size;
+    assert!(all.any(|address| chain(&module, address) == expected));
+    let site = module.site(function.start);
+    assert_eq!(site.function_line, Some(line("func recurse")));
+    let table = module.variables_named("main.table")[0].start;
+    let path = |offset| module.variable_at(table + offset).unwrap().path;
+    assert_eq!(path(24 * 2 + 16), "main.table[2].hits");
+    assert_eq!(path(24 + 8), "main.table[1].name.len");
+}
+
+#[test]
 fn versions_and_indirect_functions_of_the_c_library() {
     let map = ModuleMap::from_proc_maps(std::process::id()).unwrap();
     let memcpy = map.functions_named("memcpy");

@@ -25,20 +25,20 @@ fn names(map: &ModuleMap, addresses: &[u64]) -> Vec<String> {
         .collect()
 }
 
-/// What single-stepping `work` showed.
+/// What single-stepping showed.
 struct Walked {
     steps: usize,
     wrong: Vec<String>,
 }
 
-/// Steps through `work` and all it calls, keeping the list of return
+/// Steps through a function and all it calls, keeping the list of return
 /// addresses by watching calls and returns, and compares each instruction's
 /// unwound stack with it.
-fn step_through_work(program: &Path) -> Walked {
+fn step_through(program: &Path, function: &str, stack: [&str; 2], bottom_name: &str) -> Walked {
     let mut traced = Traced::start(program);
     let pid = traced.pid();
     let map = ModuleMap::from_proc_maps(pid).unwrap();
-    traced.run_to(address_of(&map, "work"));
+    traced.run_to(address_of(&map, function));
     let map = ModuleMap::from_proc_maps(pid).unwrap();
     let unwind = |traced: &Traced, registers: &Registers| {
         map.unwind(registers, &mut |address| traced.read(address), 100)
@@ -46,16 +46,33 @@ fn step_through_work(program: &Path) -> Walked {
     let mut registers = traced.registers();
     let base = unwind(&traced, &registers);
     let base_names = names(&map, &base);
-    assert_eq!(base_names[..2], ["work", "main"], "{base_names:?}");
-    assert_eq!(base_names.last().map(String::as_str), Some("_start"));
+    assert_eq!(base_names[..2], stack, "{base_names:?}");
+    assert_eq!(base_names.last().map(String::as_str), Some(bottom_name));
     let bottom = registers.rsp();
+    let on_stack =
+        |registers: &Registers| (bottom - (60 << 10)..=bottom + 8).contains(&registers.rsp());
+    let forget_returned = |calls: &mut Vec<(u64, u64)>, registers: &Registers| {
+        if on_stack(registers) {
+            let returned = |(slot, _): &(u64, u64)| *slot < registers.rsp();
+            while calls.last().is_some_and(returned) {
+                calls.pop();
+            }
+        }
+    };
     // (where on the stack, return address)
     let mut calls: Vec<(u64, u64)> = Vec::new();
     let mut walked = Walked {
         steps: 0,
         wrong: Vec::new(),
     };
-    while registers.rsp() <= bottom {
+    while registers.rip != base[1] || registers.rsp() != bottom + 8 {
+        // Go's run-time goes to other stacks and comes back.
+        if !on_stack(&registers) {
+            assert_eq!(traced.step(0), Stop::Signal(libc::SIGTRAP));
+            registers = traced.registers();
+            forget_returned(&mut calls, &registers);
+            continue;
+        }
         let mut expected = vec![registers.rip];
         expected.extend(calls.iter().rev().map(|(_, address)| *address));
         expected.extend(&base[1..]);
@@ -78,12 +95,7 @@ fn step_through_work(program: &Path) -> Walked {
         if pushed && (2..=8).contains(&behind) && registers.rip != top {
             calls.push((registers.rsp(), top));
         }
-        while calls
-            .last()
-            .is_some_and(|(slot, _)| *slot < registers.rsp())
-        {
-            calls.pop();
-        }
+        forget_returned(&mut calls, &registers);
     }
     walked
 }
@@ -91,7 +103,10 @@ fn step_through_work(program: &Path) -> Walked {
 fn check_every_step(flags: &[&str]) {
     let shop = Workshop::new();
     let program = shop.compile("stack.c", "stack", flags);
-    let walked = step_through_work(&program);
+    check_walk(&step_through(&program, "work", ["work", "main"], "_start"));
+}
+
+fn check_walk(walked: &Walked) {
     assert!(walked.steps > 2000, "{} steps only", walked.steps);
     assert!(
         walked.wrong.is_empty(),
@@ -142,6 +157,18 @@ fn frame_pointers_without_tables() {
     let leaf = &module.functions_named("leaf")[0];
     assert_eq!(module.unwind_range_at(leaf.start), None);
     check_every_step(&flags);
+}
+
+#[test]
+fn every_instruction_of_go() {
+    let shop = Workshop::new();
+    let program = shop.compile("stack.go", "stack", &[]);
+    check_walk(&step_through(
+        &program,
+        "main.work",
+        ["main.work", "main.main"],
+        "runtime.goexit",
+    ));
 }
 
 #[test]

@@ -50,6 +50,7 @@ impl Workshop {
             Some("c") => "gcc",
             Some("cpp") => "g++",
             Some("rs") => "rustc",
+            Some("go") => return self.build_go(program, output, flags),
             other => panic!("no compiler for {other:?}"),
         };
         let target = self.path(output);
@@ -61,6 +62,20 @@ impl Workshop {
             .arg("-o")
             .arg(&target);
         run(&mut command);
+        target
+    }
+}
+
+impl Workshop {
+    fn build_go(&self, program: &str, output: &str, flags: &[&str]) -> PathBuf {
+        let target = self.path(output);
+        run(Command::new("go")
+            .env("GOCACHE", self.path("go-cache"))
+            .env("GO111MODULE", "off")
+            .arg("build")
+            .args(flags)
+            .arg("-o")
+            .args([&target, &source(program)]));
         target
     }
 }
@@ -95,6 +110,9 @@ impl Traced {
     pub fn start(program: &Path) -> Traced {
         let mut command = Command::new(program);
         command.stdout(Stdio::null());
+        // A Go program keeps to the traced thread then.
+        command.envs([("GOMAXPROCS", "1"), ("GODEBUG", "asyncpreemptoff=1")]);
+        command.env("GOGC", "off");
         // SAFETY: ptrace(TRACEME) is a bare system call, allowed between fork
         // and exec.
         unsafe {
