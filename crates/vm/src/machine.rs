@@ -2,19 +2,19 @@
 
 use crate::cache::{Cache, ExitKind, LINKED};
 use crate::clock::Clock;
-use crate::context::{Context, Registers};
+use crate::context::{Context, Registers, reg};
 use crate::io::Io;
 use crate::kernel::Kernel;
 use crate::layout;
-use crate::observe::{AccessEvent, Interest, Observer, Sites, ThreadEvent};
+use crate::observe::{AccessEvent, AfterHook, Interest, Observer, Sites, ThreadEvent, complex};
 use crate::record::{Ending, ProcessStatus, Step, StepReader, StepWriter};
 use crate::schedule::{Choice, Policy, SliceEnd};
-use crate::space::Space;
+use crate::space::{Backing, Space};
 use crate::thread::{State, Thread, WaitOn};
 use crate::translate::{Instrumentation, MAX_BLOCK, SLACK, Translator};
-use crate::{Divergence, Error, fault, kernel};
+use crate::{Divergence, Error, fault, kernel, memory};
 use race::Moment;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Longest slice when only one thread can run: bounds the distance between
@@ -57,6 +57,16 @@ pub struct GuestFault {
     pub regs: Registers,
 }
 
+/// A call of a followed function.
+struct PendingReturn {
+    thread: u32,
+    /// Stack pointer after the return.
+    stack: u64,
+    /// Return address.
+    pc: u64,
+    function: u64,
+}
+
 /// A slice under way.
 #[derive(Debug, Clone, Copy)]
 struct Slice {
@@ -87,6 +97,9 @@ pub struct Vm {
     pace: Pace,
     observers: Vec<Box<dyn Observer>>,
     batch: Vec<AccessEvent>,
+    /// Function entries observers follow, and calls of them under way.
+    entries: HashSet<u64>,
+    returns: Vec<PendingReturn>,
     /// Chained hash of system calls and their results.
     pub(crate) trail: u64,
     pub(crate) ended: Option<ProcessStatus>,
@@ -124,6 +137,8 @@ impl Vm {
             pace,
             observers: Vec::new(),
             batch: Vec::new(),
+            entries: HashSet::new(),
+            returns: Vec::new(),
             trail: 0,
             ended: None,
             fault: None,
@@ -135,13 +150,22 @@ impl Vm {
 
     /// Adds an analysis. Observers are added before the guest runs.
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
-        let Interest {
-            accesses,
-            allocations: _,
-        } = observer.interest();
+        let Interest { accesses } = observer.interest();
         self.instrumentation.accesses |= accesses;
         self.observers.push(observer);
         self.flush_cache();
+        let code: Vec<_> = self
+            .space
+            .mappings()
+            .filter(|(_, mapping)| mapping.protection & libc::PROT_EXEC != 0)
+            .filter_map(|(range, mapping)| match &mapping.backing {
+                Backing::File { path, offset } => Some((range, path.clone(), *offset)),
+                _ => None,
+            })
+            .collect();
+        for (range, path, offset) in code {
+            self.tell_code_mapped(range, &path, offset);
+        }
     }
 
     /// Takes the observers back, in the order they were added.
@@ -857,8 +881,111 @@ impl Vm {
         }
     }
 
-    /// Control reached an address an observer asked for.
-    fn hooked(&mut self) {}
+    /// Control reached an address an observer asked for, or returned from
+    /// there.
+    fn hooked(&mut self) {
+        let moment = self.moment();
+        let regs = self.context.regs;
+        let stack = regs.gpr[reg::RSP];
+        let thread = self.current;
+        let mut returned = Vec::new();
+        self.returns.retain(|pending| {
+            if pending.thread != thread || pending.stack > stack {
+                return true;
+            }
+            // Frames below the stack pointer were left some other way.
+            if pending.stack == stack && pending.pc == regs.rip {
+                returned.push(pending.function);
+            }
+            false
+        });
+        for function in returned {
+            for observer in &mut self.observers {
+                observer.returned(moment, function, &regs);
+            }
+        }
+        if !self.entries.contains(&regs.rip) {
+            return;
+        }
+        let mut follow = false;
+        for observer in &mut self.observers {
+            follow |= observer.hook(moment, &regs) == AfterHook::TellReturn;
+        }
+        if follow && let Ok(back) = memory::get::<u64>(stack) {
+            self.returns.push(PendingReturn {
+                thread,
+                stack: stack + 8,
+                pc: back,
+                function: regs.rip,
+            });
+            self.add_hook(back);
+        }
+    }
+
+    pub(crate) fn tell_unmapped(&mut self, range: std::ops::Range<u64>) {
+        if self.observers.is_empty() {
+            return;
+        }
+        self.drain_ring();
+        let moment = self.moment();
+        for observer in &mut self.observers {
+            observer.unmapped(moment, range.clone());
+        }
+    }
+
+    /// Tells observers that the kernel read or wrote guest memory.
+    pub(crate) fn tell_kernel_access(&mut self, address: u64, size: u64, write: bool) {
+        if self.observers.is_empty() || size == 0 {
+            return;
+        }
+        self.drain_ring();
+        let moment = self.moment();
+        for observer in &mut self.observers {
+            observer.kernel_access(moment, address, size, write);
+        }
+    }
+
+    fn add_hook(&mut self, pc: u64) {
+        if self.instrumentation.hooks.insert(pc) {
+            self.cache.invalidate(pc..pc + 1);
+        }
+    }
+
+    /// Code of a file was mapped: observers may want to follow functions in
+    /// it.
+    pub(crate) fn tell_code_mapped(
+        &mut self,
+        range: std::ops::Range<u64>,
+        path: &std::path::Path,
+        offset: u64,
+    ) {
+        let mut wanted = Vec::new();
+        for observer in &mut self.observers {
+            wanted.extend(observer.code_mapped(range.clone(), path, offset));
+        }
+        for pc in wanted {
+            self.entries.insert(pc);
+            self.add_hook(pc);
+        }
+    }
+
+    /// The accesses of the instruction at rip, whose extent its state tells.
+    fn complex_access(&mut self) {
+        let moment = self.moment();
+        let mut code = [0; 15];
+        let length = self.space.fetch(self.context.regs.rip, &mut code);
+        let Some(thread) = self.threads.get(&self.current) else {
+            return;
+        };
+        let machine = complex::Machine {
+            regs: &self.context.regs,
+            vector: &thread.vector,
+        };
+        let batch = complex::accesses(&machine, &code[..length], moment);
+        for observer in &mut self.observers {
+            observer.accesses(&batch);
+        }
+    }
 
     pub(crate) fn tell_thread(&mut self, event: ThreadEvent) {
         if self.observers.is_empty() {
