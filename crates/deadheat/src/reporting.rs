@@ -12,7 +12,7 @@
 //! ```
 
 use clap::Args;
-use report::{Color, FailOn, Options, Reporting, Settings, Stream};
+use report::{Color, FailOn, Options, Reporting, Settings, Stream, Syntax};
 use std::path::PathBuf;
 
 /// How the races are shown, kept and judged.
@@ -23,6 +23,29 @@ pub struct ReportOptions {
     /// it there and print the text.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-")]
     pub json: Option<PathBuf>,
+
+    /// Also write the report as SARIF 2.1.0, for code scanning.
+    #[arg(long, value_name = "FILE")]
+    pub sarif: Option<PathBuf>,
+
+    /// Also write the report as JUnit XML.
+    #[arg(long, value_name = "FILE")]
+    pub junit: Option<PathBuf>,
+
+    /// Leave out the races that this file names (ThreadSanitizer lines or
+    /// Valgrind blocks); can be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub suppressions: Vec<PathBuf>,
+
+    /// Print suppressions for the races found, in the syntax of tsan or
+    /// valgrind.
+    #[arg(long, value_name = "SYNTAX", num_args = 0..=1, require_equals = true, default_missing_value = "tsan")]
+    pub gen_suppressions: Option<Syntax>,
+
+    /// Fail only on races that this file does not have, or has with a less
+    /// bad verdict (`deadheat baseline update` writes it).
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
 
     /// Exit with the races-found code only for races of this class or worse
     /// (spec-violated, output-differs, state-change, unclassified,
@@ -71,6 +94,11 @@ impl ReportOptions {
             print: self.print_options(stream),
             json: json_here,
             json_file: self.json.clone().filter(|_| !json_here),
+            sarif_file: self.sarif.clone(),
+            junit_file: self.junit.clone(),
+            suppressions: self.suppressions.clone(),
+            generate: self.gen_suppressions,
+            baseline: self.baseline.clone(),
             fail_on: self.fail_on,
             exit_code: Some(self.exitcode),
         })

@@ -162,6 +162,9 @@ pub struct Report {
     /// What this run did not look at, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_checked: Vec<String>,
+    /// Suppressions that matched no race, `team.supp:12 race:add`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unused_suppressions: Vec<String>,
     pub exit: Exit,
 }
 
@@ -176,6 +179,7 @@ impl Report {
             started: None,
             races: Vec::new(),
             not_checked: Vec::new(),
+            unused_suppressions: Vec::new(),
             exit: Exit::default(),
         }
     }

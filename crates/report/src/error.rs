@@ -31,15 +31,31 @@ pub enum Error {
         race::SCHEMA
     )]
     NewerReport { path: PathBuf, found: u32 },
+    #[error(
+        "{}: no such baseline; `deadheat baseline update {}` writes one from the latest run",
+        path.display(), path.display()
+    )]
+    NoBaseline { path: PathBuf },
+    #[error("{}: not a baseline that deadheat can read: {what}", path.display())]
+    Baseline { path: PathBuf, what: String },
+    #[error("{}:{line}: {what}", path.display())]
+    Suppression {
+        path: PathBuf,
+        line: usize,
+        what: String,
+    },
 }
 
 impl Error {
     /// What the command line exits with.
     pub fn exit_code(&self) -> i32 {
         match self {
-            Error::Read { .. } | Error::NotAReport { .. } | Error::NewerReport { .. } => {
-                race::exit_code::USAGE
-            }
+            Error::Read { .. }
+            | Error::NotAReport { .. }
+            | Error::NewerReport { .. }
+            | Error::NoBaseline { .. }
+            | Error::Baseline { .. }
+            | Error::Suppression { .. } => race::exit_code::USAGE,
             Error::Write { .. } | Error::Print(_) => race::exit_code::FAILURE,
         }
     }

@@ -4,8 +4,9 @@
 //! mistake in an input file is told at once; [`Reporting::finish`] takes the
 //! report when the analysis is done, shows it and says what to exit with.
 
-use crate::{Error, Form, Options, json};
-use race::{Race, Report, Verdict, exit_code};
+use crate::suppress::{self, Suppressions, Syntax};
+use crate::{Baseline, Error, Form, Options, clock, json, junit, sarif, write_whole};
+use race::{Race, Report, Standing, Verdict, exit_code};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -51,10 +52,20 @@ impl FailOn {
         match self {
             FailOn::Never => false,
             FailOn::Verdict(worst) => {
-                race.suppressed.is_none() && race.verdict.rank() <= worst.rank()
+                race.suppressed.is_none()
+                    && !accepted(race)
+                    && race.standing != Some(Standing::Known)
+                    && race.verdict.rank() <= worst.rank()
             }
         }
     }
+}
+
+/// Somebody has looked at the race and decided to live with it.
+fn accepted(race: &Race) -> bool {
+    race.mark
+        .as_ref()
+        .is_some_and(|mark| mark.state == "accepted")
 }
 
 /// What the user asked for on the command line.
@@ -65,6 +76,12 @@ pub struct Settings {
     pub json: bool,
     /// Also write the JSON to this file.
     pub json_file: Option<PathBuf>,
+    pub sarif_file: Option<PathBuf>,
+    pub junit_file: Option<PathBuf>,
+    pub suppressions: Vec<PathBuf>,
+    /// Print suppressions for the races that have none.
+    pub generate: Option<Syntax>,
+    pub baseline: Option<PathBuf>,
     pub fail_on: FailOn,
     /// Exit code when races are found; 66 unless told otherwise.
     pub exit_code: Option<i32>,
@@ -74,28 +91,68 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Reporting {
     settings: Settings,
+    suppressions: Suppressions,
+    baseline: Option<Baseline>,
+    started: String,
 }
 
 impl Reporting {
     /// Reads and checks every file the settings name. Call it before the
     /// analysis starts.
     pub fn prepare(settings: Settings) -> Result<Self, Error> {
-        Ok(Reporting { settings })
+        Ok(Reporting {
+            suppressions: Suppressions::read(&settings.suppressions)?,
+            baseline: settings
+                .baseline
+                .as_deref()
+                .map(Baseline::read)
+                .transpose()?,
+            started: clock::now(),
+            settings,
+        })
     }
 
     /// Shows and writes `report` as asked and returns the exit code: the
     /// races-found code if a race fails the run, else the program's own.
     pub fn finish(self, mut report: Report) -> Result<i32, Error> {
-        report.exit.deadheat = self.exit_code(&report);
-        if let Some(path) = &self.settings.json_file {
-            write_file(path, &json::render(&report))?;
-        }
-        let mut options = self.settings.print;
+        report.started.get_or_insert_with(|| self.started.clone());
+        self.judge(&mut report);
+        self.write_files(&report)?;
+        let mut options = self.settings.print.clone();
         if self.settings.json {
             options.form = Form::Json;
         }
         crate::print(&report, &options)?;
+        if let (Some(syntax), false) = (self.settings.generate, self.settings.json) {
+            crate::print_text(&suppress::generate(&report, syntax), options.stream)?;
+        }
         Ok(report.exit.deadheat)
+    }
+
+    /// Suppressions, baseline and the exit code that follows.
+    fn judge(&self, report: &mut Report) {
+        if !self.settings.suppressions.is_empty() {
+            self.suppressions.apply(report);
+        }
+        if let Some(baseline) = &self.baseline {
+            baseline.apply(report);
+        }
+        report.exit.deadheat = self.exit_code(report);
+    }
+
+    fn write_files(&self, report: &Report) -> Result<(), Error> {
+        if let Some(path) = &self.settings.json_file {
+            write_whole(path, &json::render(report))?;
+        }
+        if let Some(path) = &self.settings.sarif_file {
+            let root = std::env::current_dir().ok();
+            write_whole(path, &sarif::render(report, root.as_deref()))?;
+        }
+        if let Some(path) = &self.settings.junit_file {
+            let fails = |race: &Race| self.settings.fail_on.fails(race);
+            write_whole(path, &junit::render(report, &fails))?;
+        }
+        Ok(())
     }
 
     fn exit_code(&self, report: &Report) -> i32 {
@@ -132,13 +189,6 @@ pub fn parse(text: &str, path: &Path) -> Result<Report, Error> {
         });
     }
     serde_json::from_value(value).map_err(bad)
-}
-
-fn write_file(path: &Path, text: &str) -> Result<(), Error> {
-    fs::write(path, text).map_err(|source| Error::Write {
-        path: path.to_path_buf(),
-        source,
-    })
 }
 
 #[cfg(test)]

@@ -7,9 +7,7 @@ use report::{Color, Options};
 use support::{counter, golden, mixed, use_after_free};
 
 fn text(report: &Report, options: &Options) -> String {
-    let mut out = Vec::new();
-    report::write(report, options, &mut out).unwrap();
-    String::from_utf8(out).unwrap()
+    report::text(report, options)
 }
 
 fn plain() -> Options {
