@@ -4,8 +4,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Now.
 pub fn now() -> String {
+    before_now(0)
+}
+
+/// `seconds` ago.
+pub fn before_now(seconds: u64) -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    date(since.map_or(0, |since| since.as_secs()))
+    date(
+        since
+            .map_or(0, |since| since.as_secs())
+            .saturating_sub(seconds),
+    )
 }
 
 /// The date `seconds` after the epoch.

@@ -12,7 +12,7 @@
 //! - no race is ever called harmless without saying what that rests on.
 
 mod baseline;
-mod clock;
+pub mod clock;
 mod error;
 mod json;
 mod junit;
@@ -20,6 +20,7 @@ mod options;
 mod reporting;
 mod sarif;
 mod source;
+mod store;
 mod suppress;
 mod terminal;
 mod words;
@@ -28,6 +29,7 @@ pub use baseline::{Baseline, Update, worse};
 pub use error::Error;
 pub use options::{Color, Form, Options, Stream};
 pub use reporting::{FailOn, Reporting, Settings, parse, read};
+pub use store::{Changed, Collected, Comparison, Run, Sighting, Store};
 pub use suppress::{Suppressions, Syntax, generate as generate_suppressions};
 pub use words::verdict_words;
 
