@@ -11,6 +11,16 @@ pub struct Failure {
     pub code: i32,
 }
 
+impl Failure {
+    /// The command line or an input file is wrong.
+    pub fn usage(message: impl ToString) -> Self {
+        Failure {
+            message: message.to_string(),
+            code: race::exit_code::USAGE,
+        }
+    }
+}
+
 impl From<report::Error> for Failure {
     fn from(error: report::Error) -> Self {
         Failure {

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 mod commands;
 mod failure;
 mod reporting;
+mod runs;
 
 /// Finds the data races in a Linux x86-64 program and says what each can do.
 #[derive(Parser)]
@@ -22,12 +23,26 @@ struct CommandLine {
 #[derive(Subcommand)]
 enum Command {
     Report(commands::report::Arguments),
+    Explain(commands::explain::Arguments),
+    Show(commands::show::Arguments),
+    List(commands::list::Arguments),
+    Compare(commands::compare::Arguments),
+    Mark(commands::mark::Arguments),
+    Baseline(commands::baseline::Arguments),
+    Gc(commands::gc::Arguments),
 }
 
 fn main() -> ExitCode {
     let line = CommandLine::parse();
     let answer = match &line.command {
         Command::Report(arguments) => commands::report::run(arguments),
+        Command::Explain(arguments) => commands::explain::run(arguments),
+        Command::Show(arguments) => commands::show::run(arguments),
+        Command::List(arguments) => commands::list::run(arguments),
+        Command::Compare(arguments) => commands::compare::run(arguments),
+        Command::Mark(arguments) => commands::mark::run(arguments),
+        Command::Baseline(arguments) => commands::baseline::run(arguments),
+        Command::Gc(arguments) => commands::gc::run(arguments),
     };
     let code = answer.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);

@@ -14,6 +14,7 @@
 mod baseline;
 pub mod clock;
 mod error;
+mod explain;
 mod json;
 mod junit;
 mod options;
@@ -31,7 +32,7 @@ pub use options::{Color, Form, Options, Stream};
 pub use reporting::{FailOn, Reporting, Settings, parse, read};
 pub use store::{Changed, Collected, Comparison, Run, Sighting, Store};
 pub use suppress::{Suppressions, Syntax, generate as generate_suppressions};
-pub use words::verdict_words;
+pub use words::{between, count, plain, title, verdict_words};
 
 use std::fs;
 use std::io::{self, Write};
@@ -44,7 +45,7 @@ pub fn print(report: &race::Report, options: &Options) -> io::Result<()> {
 }
 
 /// Prints finished text. A reader that has gone away (`| head`) is no error.
-pub(crate) fn print_text(text: &str, stream: Stream) -> io::Result<()> {
+pub fn print_text(text: &str, stream: Stream) -> io::Result<()> {
     let written = match stream {
         Stream::Stdout => {
             let mut out = io::stdout().lock();
@@ -74,6 +75,11 @@ pub fn sarif(report: &race::Report, root: Option<&Path>) -> String {
 /// The report as JUnit XML; `fails` says which races fail the run.
 pub fn junit(report: &race::Report, fails: &dyn Fn(&race::Race) -> bool) -> String {
     junit::render(report, fails)
+}
+
+/// One race of `report` told as a story.
+pub fn explain(report: &race::Report, race: &race::Race) -> String {
+    explain::render(report, race)
 }
 
 /// The text of one race of `report`, as [`print`] shows it.
