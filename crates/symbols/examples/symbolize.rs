@@ -1,7 +1,9 @@
 //! Prints the frames of addresses of a file (`symbolize FILE ADDRESS…`), or
-//! the modules of a process (`symbolize --pid PID`).
+//! the modules of a process (`symbolize --pid PID`). `symbolize --time FILE`
+//! says how long opening and 2,000 lookups of each kind take.
 
 use std::path::Path;
+use std::time::Instant;
 use symbols::{Module, ModuleMap};
 
 fn main() {
@@ -20,6 +22,7 @@ fn main() {
                 );
             }
         }
+        ["--time", file] => time(Path::new(file)),
         [file, ref addresses @ ..] => {
             let module = Module::open(Path::new(file));
             for address in addresses {
@@ -37,6 +40,69 @@ fn main() {
                 }
             }
         }
-        _ => eprintln!("usage: symbolize FILE ADDRESS… | symbolize --pid PID"),
+        _ => eprintln!("usage: symbolize FILE ADDRESS… | --pid PID | --time FILE"),
     }
+}
+
+fn time(file: &Path) {
+    let clock = Instant::now();
+    let module = Module::open(file);
+    let mut functions: Vec<_> = module.functions().collect();
+    println!("{} functions: {:?}", functions.len(), clock.elapsed());
+    functions.retain(|function| function.size > 1);
+    let step = (functions.len() / 2000).max(1);
+    let addresses: Vec<u64> = functions
+        .iter()
+        .step_by(step)
+        .take(2000)
+        .map(|function| function.start + function.size / 2)
+        .collect();
+    let clock = Instant::now();
+    println!(
+        "debug info {}: {:?}",
+        module.has_debug_info(),
+        clock.elapsed()
+    );
+    let clock = Instant::now();
+    let frames: usize = addresses.iter().map(|at| module.frames(*at).len()).sum();
+    println!(
+        "{} addresses, {frames} frames: {:?}",
+        addresses.len(),
+        clock.elapsed()
+    );
+    let clock = Instant::now();
+    let frames: usize = addresses.iter().map(|at| module.frames(*at).len()).sum();
+    println!("again, {frames} frames: {:?}", clock.elapsed());
+    let clock = Instant::now();
+    let lines = addresses
+        .iter()
+        .filter(|at| module.site(**at).function_line.is_some());
+    println!("{} function lines: {:?}", lines.count(), clock.elapsed());
+    let clock = Instant::now();
+    let atomic = addresses
+        .iter()
+        .filter(|at| module.atomic_access(**at).is_some());
+    println!("{} atomic: {:?}", atomic.count(), clock.elapsed());
+    let clock = Instant::now();
+    println!(
+        "{} unwind ranges: {:?}",
+        module.unwind_ranges().count(),
+        clock.elapsed()
+    );
+    let data: Vec<u64> = module
+        .variables()
+        .map(|variable| variable.start)
+        .take(2000)
+        .collect();
+    let clock = Instant::now();
+    let first = data.first().map(|at| module.variable_at(*at));
+    println!("first variable {}: {:?}", first.is_some(), clock.elapsed());
+    let clock = Instant::now();
+    let known = data.iter().filter_map(|at| module.variable_at(*at));
+    let typed = known.filter(|variable| variable.part.is_some()).count();
+    println!(
+        "{} variables, {typed} with types: {:?}",
+        data.len(),
+        clock.elapsed()
+    );
 }
