@@ -27,6 +27,9 @@ pub(crate) type Slice = EndianSlice<'static, LittleEndian>;
 /// followed before a chain is taken for a cycle.
 pub(crate) const LONGEST_CHAIN: usize = 16;
 
+/// How far from an instruction without a line one is looked for, in bytes.
+const LONGEST_GAP: u64 = 64;
+
 /// A function at an instruction, innermost first in a list of them.
 pub(crate) struct SourceFrame {
     pub(crate) function: Option<String>,
@@ -79,21 +82,50 @@ impl DebugInfo {
     /// The functions whose code the instruction at link-time `address` is,
     /// innermost first; empty where there is no debug info for it.
     pub(crate) fn frames(&self, address: u64) -> Vec<SourceFrame> {
-        let mut frames = Vec::new();
-        let Ok(mut found) = self.finish(self.context.find_frames(address)) else {
+        let (mut frames, innermost) = self.frames_at(address);
+        let Some(first) = frames.first_mut() else {
             return frames;
         };
+        // Code that the optimiser merged or moved has no line of its own; the
+        // nearest instruction of the same function, first before it, has.
+        if first.line.is_none() && innermost.is_some() {
+            let before = (1..=LONGEST_GAP).filter_map(|distance| address.checked_sub(distance));
+            let behind = (1..=LONGEST_GAP).filter_map(|distance| address.checked_add(distance));
+            let nearest = before
+                .chain(behind)
+                .map(|address| self.frames_at(address))
+                .filter(|(_, function)| *function == innermost)
+                .find_map(|(frames, _)| frames.into_iter().next().filter(|f| f.line.is_some()));
+            if let Some(nearest) = nearest {
+                *first = nearest;
+            }
+        }
+        frames
+    }
+
+    /// The frames at an address and the entry of the innermost function.
+    fn frames_at(&self, address: u64) -> (Vec<SourceFrame>, Option<UnitOffset>) {
+        let mut frames = Vec::new();
+        let mut innermost = None;
+        let Ok(mut found) = self.finish(self.context.find_frames(address)) else {
+            return (frames, None);
+        };
         while let Ok(Some(frame)) = found.next() {
+            if frames.is_empty() {
+                innermost = frame.dw_die_offset;
+            }
             let location = frame.location.as_ref();
             frames.push(SourceFrame {
                 function: frame
                     .function
                     .and_then(|name| name.raw_name().ok().map(|name| demangle(&name))),
                 file: location.and_then(|place| place.file.map(str::to_string)),
-                line: location.and_then(|place| place.line),
+                line: location
+                    .and_then(|place| place.line)
+                    .filter(|line| *line != 0),
             });
         }
-        frames
+        (frames, innermost)
     }
 
     /// The unit and the function entries (subprogram or inlined subroutine)
