@@ -8,7 +8,6 @@
 
 use crate::cfi::ReadMemory;
 use crate::debug::{DebugInfo, Entry};
-use crate::demangle::demangle;
 use crate::map::ModuleMap;
 use crate::module::Module;
 use crate::registers::Registers;
@@ -237,14 +236,6 @@ impl DebugInfo {
             });
         }
         found
-    }
-
-    fn full_name(&self, entry: Entry<'_>) -> Option<String> {
-        let linkage = self.attribute(entry, gimli::DW_AT_linkage_name);
-        match linkage.and_then(|(owner, value)| crate::debug::text(owner.unit, value)) {
-            Some(linkage) => Some(demangle(&linkage)),
-            None => self.name_of(entry),
-        }
     }
 
     fn order_parameter(

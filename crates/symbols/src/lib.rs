@@ -17,6 +17,7 @@ mod cfi;
 mod debug;
 mod demangle;
 mod elf;
+mod functions;
 mod map;
 mod module;
 mod registers;
