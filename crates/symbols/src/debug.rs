@@ -26,6 +26,9 @@ pub(crate) type Slice = EndianSlice<'static, LittleEndian>;
 /// followed before a chain is taken for a cycle.
 pub(crate) const LONGEST_CHAIN: usize = 16;
 
+/// Demangled names kept per module before the cache starts over.
+const CACHED_NAMES: usize = 1 << 16;
+
 /// How far from an instruction without a line one is looked for, in bytes.
 const LONGEST_GAP: u64 = 64;
 
@@ -46,7 +49,8 @@ pub(crate) struct DebugInfo {
     /// Variables with a fixed address, in order of address.
     pub(crate) globals: OnceCell<Vec<Global>>,
     /// Which classes named like atomics are atomics.
-    pub(crate) atomic_classes: RefCell<HashMap<(bool, usize), bool>>,
+    pub(crate) atomic_classes: RefCell<HashMap<(usize, usize), bool>>,
+    names: RefCell<HashMap<(usize, usize), Option<String>>>,
     /// What all of the above borrows from, split DWARF files included; last,
     /// so that it is dropped last.
     bytes: RefCell<Vec<Arc<Bytes>>>,
@@ -79,6 +83,7 @@ impl DebugInfo {
             unit_functions,
             globals: OnceCell::new(),
             atomic_classes: RefCell::default(),
+            names: RefCell::default(),
             bytes: RefCell::new(bytes),
         })
     }
@@ -142,13 +147,22 @@ impl DebugInfo {
 
     /// The demangled name of a function or variable.
     pub(crate) fn full_name(&self, entry: Entry<'_>) -> Option<String> {
+        if let Some(known) = self.names.borrow().get(&entry.identity()) {
+            return known.clone();
+        }
         let linkage = self
             .attribute(entry, gimli::DW_AT_linkage_name)
             .or_else(|| self.attribute(entry, gimli::DW_AT_MIPS_linkage_name));
-        match linkage.and_then(|(owner, value)| text(owner.unit, value)) {
+        let name = match linkage.and_then(|(owner, value)| text(owner.unit, value)) {
             Some(linkage) => Some(demangle(&linkage)),
             None => self.name_of(entry),
+        };
+        let mut names = self.names.borrow_mut();
+        if names.len() >= CACHED_NAMES {
+            names.clear();
         }
+        names.insert(entry.identity(), name.clone());
+        name
     }
 
     /// The function entries (subprogram or inlined subroutine) at an address,
@@ -277,11 +291,10 @@ pub(crate) struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// The same in every lookup: which file, which byte of `.debug_info`.
-    pub(crate) fn identity(&self) -> (bool, usize) {
-        let unit = self.unit.header.debug_info_offset();
-        let unit = unit.map_or(0, |offset| offset.0);
-        (self.supplementary, unit.wrapping_add(self.offset.0))
+    /// The same in every lookup: which unit (they do not move once parsed)
+    /// and which byte of it.
+    pub(crate) fn identity(&self) -> (usize, usize) {
+        (std::ptr::from_ref(self.unit.unit) as usize, self.offset.0)
     }
 }
 

@@ -116,6 +116,18 @@ fn debug_info_in_a_file_beside_the_program() {
 }
 
 #[test]
+fn sections_compressed_with_zstd() {
+    let shop = Workshop::new();
+    let program = shop.compile("inline.c", "inline", &["-O2", "-g"]);
+    run(Command::new("objcopy")
+        .arg("--compress-debug-sections=zstd")
+        .arg(&program));
+    let sections = run(Command::new("readelf").arg("-tW").arg(&program));
+    assert!(sections.contains("ZSTD"), "{sections}");
+    check_inline(&Module::open(&program));
+}
+
+#[test]
 fn debug_info_shared_by_dwz() {
     let shop = Workshop::new();
     let one = shop.compile("inline.c", "one", &["-O2", "-g"]);
