@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{Workshop, line_of, run};
+use support::{Workshop, line_of, run, split_debug};
 use symbols::{Module, ModuleMap};
 
 /// `function:line`, innermost first, `*` for inlined.
@@ -82,17 +82,6 @@ fn inlined_calls_in_every_form_of_debug_info() {
         eprintln!("{flags:?}");
         check_inline(&Module::open(&program));
     }
-}
-
-/// Moves debug info to `PROGRAM.debug` and leaves a stripped program.
-fn split_debug(program: &Path, link_name: &Path) {
-    run(Command::new("objcopy")
-        .arg("--only-keep-debug")
-        .args([program, link_name]));
-    run(Command::new("strip").arg(program));
-    let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
-    link.push(link_name);
-    run(Command::new("objcopy").arg(link).arg(program));
 }
 
 #[test]

@@ -81,6 +81,18 @@ impl Workshop {
     }
 }
 
+/// Moves debug info to `debug` and leaves a stripped program with a
+/// `.gnu_debuglink` to it.
+pub fn split_debug(program: &Path, debug: &Path) {
+    run(Command::new("objcopy")
+        .arg("--only-keep-debug")
+        .args([program, debug]));
+    run(Command::new("strip").arg(program));
+    let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
+    link.push(debug);
+    run(Command::new("objcopy").arg(link).arg(program));
+}
+
 /// The line of `program` that holds `text`, counted from 1.
 pub fn line_of(program: &str, text: &str) -> u32 {
     let lines = std::fs::read_to_string(source(program)).unwrap();
