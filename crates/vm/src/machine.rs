@@ -1,6 +1,6 @@
 //! The vm itself: one guest process, its threads, and the loop that runs them.
 
-use crate::cache::{Cache, ExitKind, LINKED};
+use crate::cache::{Cache, ExitKind, LINKED, Spread, pages_of};
 use crate::clock::Clock;
 use crate::context::{Context, Registers, reg};
 use crate::io::Io;
@@ -11,10 +11,10 @@ use crate::record::{Ending, ProcessStatus, Step, StepReader, StepWriter};
 use crate::schedule::{Choice, Policy, SliceEnd};
 use crate::space::{Backing, Space};
 use crate::thread::{State, Thread, WaitOn};
-use crate::translate::{Instrumentation, MAX_BLOCK, SLACK, Translator};
+use crate::translate::{Instrumentation, MAX_BLOCK, RING_MARGIN, SLACK, Shape, Translator};
 use crate::{Divergence, Error, fault, kernel, memory};
 use race::Moment;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Longest slice when only one thread can run: bounds the distance between
@@ -23,6 +23,13 @@ const LONE_SLICE: u64 = 20_000_000;
 
 /// No slice is longer: records of accesses carry half of the counter.
 const LONGEST_SLICE: u64 = 1 << 30;
+
+/// Translated code comes back to the vm this often, to see what is hot. At
+/// 0.3 microseconds each time that costs a hundredth.
+const SAMPLE: u64 = 100_000;
+
+/// A block met at this many samples becomes a trace.
+const HOT: u8 = 2;
 
 /// Where the schedule comes from and where it goes.
 pub enum Pace {
@@ -81,14 +88,20 @@ pub struct Vm {
     translator: Translator,
     instrumentation: Instrumentation,
     sites: Sites,
+    /// Addresses found running at samples, and how often; the hot ones start
+    /// traces.
+    samples: HashMap<u64, u8, Spread>,
+    hot: HashSet<u64, Spread>,
     pub space: Space,
     pub threads: BTreeMap<u32, Thread>,
     /// The thread whose registers are in the context.
     pub(crate) current: u32,
     slice: Option<Slice>,
     last_slice: Option<(u32, SliceEnd)>,
-    /// Instructions granted to the running slice.
+    /// Instructions granted to the running slice, and how many of them are
+    /// still withheld from translated code.
     granted: u64,
+    reserve: u64,
     /// Instructions executed by all threads in finished slices.
     total: u64,
     pub(crate) clock: Clock,
@@ -124,12 +137,15 @@ impl Vm {
             translator: Translator::default(),
             instrumentation,
             sites: Sites::default(),
+            samples: HashMap::default(),
+            hot: HashSet::default(),
             space: Space::default(),
             threads: BTreeMap::new(),
             current: 0,
             slice: None,
             last_slice: None,
             granted: 0,
+            reserve: 0,
             total: 0,
             clock: Clock::default(),
             kernel: Kernel::default(),
@@ -216,11 +232,32 @@ impl Vm {
 
     /// Instructions the running slice has left.
     fn remaining(&self) -> u64 {
-        (self.context.remaining + SLACK as i64).max(0) as u64
+        (self.context.remaining + SLACK as i64).max(0) as u64 + self.reserve
     }
 
     fn set_remaining(&mut self, instructions: u64) {
-        self.context.remaining = instructions as i64 - SLACK as i64;
+        let chunk = instructions.min(SAMPLE);
+        self.reserve = instructions - chunk;
+        self.context.remaining = chunk as i64 - SLACK as i64;
+    }
+
+    /// Translated code has used up its chunk: takes note of where that was and
+    /// grants the next one. False at the end of the slice.
+    fn next_chunk(&mut self, block: u32) -> bool {
+        if self.reserve == 0 {
+            return false;
+        }
+        self.drain_ring();
+        let chunk = self.reserve.min(SAMPLE);
+        self.reserve -= chunk;
+        self.context.remaining += chunk as i64;
+        let pc = self.cache.block(block).pc;
+        let seen = self.samples.entry(pc).or_default();
+        *seen = seen.saturating_add(1);
+        if *seen == HOT && self.hot.insert(pc) {
+            self.cache.retire(pc);
+        }
+        true
     }
 
     /// Instructions of all threads up to now.
@@ -642,7 +679,7 @@ impl Vm {
                         None
                     }
                     ExitKind::Quantum => {
-                        walking = true;
+                        walking = !self.next_chunk(exit.block);
                         None
                     }
                     ExitKind::Syscall => self.system_call()?,
@@ -687,6 +724,9 @@ impl Vm {
 
     /// Enters translated code; returns the exit taken.
     fn execute(&mut self, host: u64) -> u32 {
+        if self.context.ring_position > layout::RING_SIZE - RING_MARGIN {
+            self.drain_ring();
+        }
         let Some(thread) = self.threads.get_mut(&self.current) else {
             unreachable!("the running thread exists");
         };
@@ -724,12 +764,18 @@ impl Vm {
             return Some(block);
         }
         let flushes = self.cache.flushes;
+        let shape = if variant == LINKED && self.hot.contains(&pc) {
+            Shape::Trace
+        } else {
+            Shape::Basic
+        };
         let space = &self.space;
         let fetch = |pc: u64, buffer: &mut [u8; 15]| space.fetch(pc, buffer);
         let translation = self.translator.translate(
             &mut self.cache,
             pc,
             variant,
+            shape,
             &fetch,
             &self.instrumentation,
             &mut self.sites,
@@ -739,8 +785,7 @@ impl Vm {
             // the vm; records already in the ring still name them.
             self.drain_ring();
         }
-        let end = pc + u64::from(translation.guest_length.max(1));
-        for page in (layout::page_down(pc)..end).step_by(layout::PAGE as usize) {
+        for page in pages_of(&translation.guest) {
             self.space.guard_code(page);
         }
         Some(self.cache.insert(variant, translation))
@@ -778,7 +823,7 @@ impl Vm {
         };
         let state = block.state_at(host_pc);
         let instructions = block.instructions;
-        self.context.regs.rip = block.pc + u64::from(state.guest);
+        self.context.regs.rip = block.pc.wrapping_add_signed(i64::from(state.guest));
         for register in 0..16 {
             if state.spilled & (1 << register) != 0 {
                 self.context.regs.gpr[register] = self.context.spill[register];
@@ -852,7 +897,7 @@ impl Vm {
             let site = self.sites.get(site);
             // The counter's low half and the slice's length give the count.
             let remaining = i64::from(counter as i32) + SLACK as i64 + i64::from(site.correction);
-            let executed = self.granted as i64 - remaining;
+            let executed = (self.granted - self.reserve) as i64 - remaining;
             batch.push(AccessEvent {
                 moment: Moment::new(self.current, done + executed as u64),
                 pc: site.pc,
