@@ -63,17 +63,14 @@ fn dump(recording: &Recording, bytes: bool, out: &mut impl Write) -> Result<(), 
         manifest.schedule, manifest.seed, manifest.quantum
     )?;
     writeln!(out, "made by    {}", manifest.made_by)?;
-    writeln!(out, "\nmapped files")?;
-    for (index, file) in Files::open(&recording.directory)?.list().iter().enumerate() {
-        writeln!(out, "  {index:3}  {file}")?;
-    }
-    for number in 0.. {
-        let folder = recording.process(number);
-        if !folder.is_dir() {
-            break;
-        }
+    for number in recording.processes() {
         writeln!(out, "\nprocess {number}")?;
-        dump_process(&folder, bytes, out)?;
+        writeln!(out, "  mapped files")?;
+        let files = Files::open(&recording.directory, number)?;
+        for (index, file) in files.list().iter().enumerate() {
+            writeln!(out, "    {index:3}  {file}")?;
+        }
+        dump_process(&recording.process(number), bytes, out)?;
     }
     Ok(())
 }

@@ -13,12 +13,15 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let recording = Recording::open(&arguments.recording)?;
-    let mut files = Files::open(&recording.directory)?;
-    let packed = files.pack()?;
+    let (mut packed, mut all) = (0, 0);
+    for process in recording.processes() {
+        let mut files = Files::open(&recording.directory, process)?;
+        packed += files.pack()?;
+        all += files.list().len();
+    }
     println!(
-        "{packed} files copied into {}; {} in all",
-        arguments.recording.display(),
-        files.list().len()
+        "{packed} files copied into {}; {all} in all",
+        arguments.recording.display()
     );
     Ok(0)
 }

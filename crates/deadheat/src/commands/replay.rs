@@ -18,11 +18,18 @@ pub struct Arguments {
     /// Stop before this moment (THREAD:COUNT) and show the thread there
     #[arg(long, value_name = "THREAD:COUNT")]
     until: Option<Moment>,
+    /// Replay only this process of the recording (0 is the first)
+    #[arg(long, value_name = "N")]
+    process: Option<u32>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let recording = Recording::open(&arguments.recording)?;
-    let mut vm = Vm::replay(&recording)?;
+    let mut vm = match (arguments.process, arguments.until) {
+        (Some(process), _) => Vm::replay_process(&recording, process)?,
+        (None, Some(_)) => Vm::replay(&recording)?,
+        (None, None) => Vm::replay_tree(&recording)?,
+    };
     match vm.run(arguments.until)? {
         Stop::Ended(status) => {
             if let Some(until) = arguments.until {
@@ -58,18 +65,30 @@ fn show(vm: &Vm, moment: Moment) {
         .threads
         .get(&moment.thread)
         .map(|thread| {
-            let bytes: Vec<u8> = thread.name.iter().copied().take_while(|byte| *byte != 0).collect();
+            let bytes: Vec<u8> = thread
+                .name
+                .iter()
+                .copied()
+                .take_while(|byte| *byte != 0)
+                .collect();
             String::from_utf8_lossy(&bytes).into_owned()
         })
         .unwrap_or_default();
-    println!("thread {} \"{name}\" after {} instructions", moment.thread, moment.count);
+    println!(
+        "thread {} \"{name}\" after {} instructions",
+        moment.thread, moment.count
+    );
     let machine = symbols::Registers {
         general: regs.gpr,
         rip: regs.rip,
     };
     let mut read = |address: u64| vm::memory::get::<u64>(address).ok();
     let mut number = 0;
-    for (depth, pc) in modules.unwind(&machine, &mut read, 64).into_iter().enumerate() {
+    for (depth, pc) in modules
+        .unwind(&machine, &mut read, 64)
+        .into_iter()
+        .enumerate()
+    {
         for frame in modules.frames(pc, depth > 0) {
             let function = frame.function.as_deref().unwrap_or("??");
             let place = match (&frame.file, frame.line, &frame.module, frame.offset) {
