@@ -7,6 +7,7 @@
 
 use super::{RecordError, write_json};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::AsRawFd;
@@ -31,6 +32,19 @@ pub struct MappedFile {
 impl MappedFile {
     pub fn path(&self) -> &Path {
         Path::new(std::ffi::OsStr::from_bytes(&self.path))
+    }
+}
+
+impl fmt::Display for MappedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let copied = if self.stored { ", copied" } else { "" };
+        write!(
+            f,
+            "{} ({} bytes, {}{copied})",
+            self.path().display(),
+            self.size,
+            self.hash
+        )
     }
 }
 
