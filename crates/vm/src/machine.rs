@@ -127,6 +127,8 @@ pub struct Vm {
     pub(crate) tree: Option<Tree>,
     /// This process was just forked: the slice under way is its parent's.
     reborn: bool,
+    /// The slice under way was cut short by a signal.
+    cut: bool,
     /// Host time of the last flush of the recording.
     flushed_at: u64,
 }
@@ -171,6 +173,7 @@ impl Vm {
             ending: None,
             tree: None,
             reborn: false,
+            cut: false,
             flushed_at: 0,
         };
         vm.set_remaining(0);
@@ -756,6 +759,17 @@ impl Vm {
         broken != 0
     }
 
+    /// A signal from outside waits: the slice gets a new, near end. From here
+    /// on it runs as a slice of that length does, so a replay of it agrees
+    /// also in flags that nobody reads.
+    fn cut_slice(&mut self) -> bool {
+        let surplus = self.remaining().saturating_sub(4 * MAX_BLOCK as u64);
+        self.granted -= surplus;
+        self.context.remaining -= surplus as i64;
+        self.cut |= surplus > 0;
+        surplus > 0
+    }
+
     /// Writes everything that has gathered to the recording.
     pub(crate) fn flush_recording(&mut self) -> Result<(), Error> {
         // Inputs first: a schedule without its inputs is of no use.
@@ -820,6 +834,7 @@ impl Vm {
     /// Runs the current thread for at most `budget` instructions.
     fn run_part(&mut self, budget: u64) -> Result<SliceEnd, Error> {
         self.granted = budget;
+        self.cut = false;
         self.set_remaining(budget);
         if let Some(end) = self.resume_call()? {
             return Ok(end);
@@ -829,7 +844,11 @@ impl Vm {
         loop {
             let remaining = self.remaining();
             if remaining == 0 {
-                return Ok(SliceEnd::Expired);
+                return Ok(if self.cut {
+                    SliceEnd::Interrupted
+                } else {
+                    SliceEnd::Expired
+                });
             }
             walking |= remaining < SLACK;
             let mut host = self.entry(walking)?;
@@ -897,8 +916,8 @@ impl Vm {
                 if let Some(end) = end {
                     return Ok(end);
                 }
-                if broken {
-                    return Ok(SliceEnd::Interrupted);
+                if broken && self.cut_slice() {
+                    walking = false;
                 }
                 break;
             }
