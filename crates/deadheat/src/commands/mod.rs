@@ -2,6 +2,7 @@
 
 pub mod baseline;
 pub mod compare;
+pub mod doctor;
 pub mod explain;
 pub mod gc;
 pub mod list;
