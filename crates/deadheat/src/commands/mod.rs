@@ -2,6 +2,7 @@
 
 pub mod baseline;
 pub mod compare;
+pub mod doctor;
 pub mod dump;
 pub mod exec;
 pub mod explain;
