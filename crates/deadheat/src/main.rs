@@ -7,6 +7,9 @@
 use clap::{Parser, Subcommand};
 
 mod commands;
+mod failure;
+mod reporting;
+mod runs;
 
 /// Finds the data races in a Linux x86-64 program and says what each can do.
 #[derive(Parser)]
@@ -18,19 +21,39 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(commands::run::Arguments),
+    Detect(commands::detect::Arguments),
     /// Run a program and write a recording of it
     Record(commands::record::Arguments),
     /// Run a recorded execution again, identical to the last register
     Replay(commands::replay::Arguments),
+    Report(commands::report::Arguments),
+    Explain(commands::explain::Arguments),
+    Show(commands::show::Arguments),
+    List(commands::list::Arguments),
+    Compare(commands::compare::Arguments),
+    Mark(commands::mark::Arguments),
+    Baseline(commands::baseline::Arguments),
+    Gc(commands::gc::Arguments),
 }
 
 fn main() {
     let line = CommandLine::parse();
-    let result = match &line.command {
+    let answer = match &line.command {
+        Command::Run(arguments) => commands::run::run(arguments),
+        Command::Detect(arguments) => commands::detect::run(arguments),
         Command::Record(arguments) => commands::record::run(arguments),
         Command::Replay(arguments) => commands::replay::run(arguments),
+        Command::Report(arguments) => commands::report::run(arguments),
+        Command::Explain(arguments) => commands::explain::run(arguments),
+        Command::Show(arguments) => commands::show::run(arguments),
+        Command::List(arguments) => commands::list::run(arguments),
+        Command::Compare(arguments) => commands::compare::run(arguments),
+        Command::Mark(arguments) => commands::mark::run(arguments),
+        Command::Baseline(arguments) => commands::baseline::run(arguments),
+        Command::Gc(arguments) => commands::gc::run(arguments),
     };
-    let code = result.unwrap_or_else(|failure| {
+    let code = answer.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);
         failure.code
     });

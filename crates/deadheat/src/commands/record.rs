@@ -1,6 +1,7 @@
 //! `deadheat record`: runs a program and writes a recording.
 
-use super::{Failure, end_like};
+use super::end_like;
+use crate::failure::Failure;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! `deadheat replay`: runs a recorded execution again.
 
-use super::{Failure, end_like};
+use super::end_like;
+use crate::failure::Failure;
 use race::Moment;
 use std::path::PathBuf;
 use vm::record::Recording;
