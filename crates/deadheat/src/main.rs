@@ -7,7 +7,6 @@
 use clap::{Parser, Subcommand};
 
 mod commands;
-mod failure;
 mod reporting;
 mod runs;
 
@@ -25,8 +24,14 @@ enum Command {
     Detect(commands::detect::Arguments),
     /// Run a program and write a recording of it
     Record(commands::record::Arguments),
+    /// Run a program in the vm without recording it
+    Exec(commands::exec::Arguments),
     /// Run a recorded execution again, identical to the last register
     Replay(commands::replay::Arguments),
+    /// Tell what a recording holds, in words
+    Dump(commands::dump::Arguments),
+    /// Copy into a recording all files it needs, so that it replays elsewhere
+    Pack(commands::pack::Arguments),
     Report(commands::report::Arguments),
     Explain(commands::explain::Arguments),
     Show(commands::show::Arguments),
@@ -39,11 +44,14 @@ enum Command {
 
 fn main() {
     let line = CommandLine::parse();
-    let answer = match &line.command {
+    let result = match &line.command {
         Command::Run(arguments) => commands::run::run(arguments),
         Command::Detect(arguments) => commands::detect::run(arguments),
         Command::Record(arguments) => commands::record::run(arguments),
+        Command::Exec(arguments) => commands::exec::run(arguments),
         Command::Replay(arguments) => commands::replay::run(arguments),
+        Command::Dump(arguments) => commands::dump::run(arguments),
+        Command::Pack(arguments) => commands::pack::run(arguments),
         Command::Report(arguments) => commands::report::run(arguments),
         Command::Explain(arguments) => commands::explain::run(arguments),
         Command::Show(arguments) => commands::show::run(arguments),
@@ -53,7 +61,7 @@ fn main() {
         Command::Baseline(arguments) => commands::baseline::run(arguments),
         Command::Gc(arguments) => commands::gc::run(arguments),
     };
-    let code = answer.unwrap_or_else(|failure| {
+    let code = result.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);
         failure.code
     });

@@ -32,6 +32,10 @@ pub struct ReportOptions {
     #[arg(long, value_name = "FILE")]
     pub junit: Option<PathBuf>,
 
+    /// Also write the report as one HTML page.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+
     /// Leave out the races that this file names (ThreadSanitizer lines or
     /// Valgrind blocks); can be given several times.
     #[arg(long, value_name = "FILE")]
@@ -107,9 +111,7 @@ impl ReportOptions {
     /// starts. Text goes to `stream`; JSON without a file always to standard
     /// output.
     pub fn prepare(&self, stream: Stream) -> Result<Reporting, report::Error> {
-        let store = (!self.no_store).then(|| self.store.store.clone());
         Reporting::prepare(Settings {
-            store,
             fail_on: self.fail_on.unwrap_or_default(),
             ..self.settings(stream)
         })
@@ -139,10 +141,12 @@ impl ReportOptions {
         let stream = if json_here { Stream::Stdout } else { stream };
         Settings {
             print: self.print_options(stream),
+            store: (!self.no_store).then(|| self.store.store.clone()),
             json: json_here,
             json_file: self.json.clone().filter(|_| !json_here),
             sarif_file: self.sarif.clone(),
             junit_file: self.junit.clone(),
+            html_file: self.html.clone(),
             suppressions: self.suppressions.clone(),
             generate: self.gen_suppressions,
             baseline: self.baseline.clone(),

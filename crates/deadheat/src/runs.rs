@@ -2,7 +2,7 @@
 //! the file of a JSON report, or not at all (the latest); a race by its number
 //! in that run or by its fingerprint.
 
-use crate::failure::Failure;
+use crate::commands::Failure;
 use crate::reporting::StoreOption;
 use clap::Args;
 use race::{Race, Report};

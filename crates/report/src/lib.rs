@@ -18,6 +18,7 @@ mod explain;
 mod json;
 mod junit;
 mod options;
+mod page;
 mod reporting;
 mod sarif;
 mod source;
@@ -34,6 +35,7 @@ pub use store::{Changed, Collected, Comparison, Run, Sighting, Store};
 pub use suppress::{Suppressions, Syntax, generate as generate_suppressions};
 pub use words::{between, count, plain, title, verdict_words};
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
@@ -75,6 +77,15 @@ pub fn sarif(report: &race::Report, root: Option<&Path>) -> String {
 /// The report as JUnit XML; `fails` says which races fail the run.
 pub fn junit(report: &race::Report, fails: &dyn Fn(&race::Race) -> bool) -> String {
     junit::render(report, fails)
+}
+
+/// The report as one HTML file; `histories` has what earlier runs said about
+/// each race (see [`Store::histories`]).
+pub fn page(
+    report: &race::Report,
+    histories: &HashMap<race::Fingerprint, Vec<Sighting>>,
+) -> String {
+    page::render(report, histories)
 }
 
 /// One race of `report` told as a story.

@@ -4,13 +4,17 @@
 //! mistake in an input file is told at once; [`Reporting::finish`] takes the
 //! report when the analysis is done, shows it and says what to exit with.
 
-use crate::store::Store;
+use crate::store::{Sighting, Store};
 use crate::suppress::{self, Suppressions, Syntax};
-use crate::{Baseline, Error, Form, Options, clock, json, junit, sarif, write_whole};
-use race::{Race, Report, Standing, Verdict, exit_code};
+use crate::{Baseline, Error, Form, Options, clock, json, junit, page, sarif, write_whole};
+use race::{Fingerprint, Race, Report, Standing, Verdict, exit_code};
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+/// Earlier sightings of a race that the page shows at most.
+const HISTORY: usize = 20;
 
 /// Which races make deadheat exit with the races-found code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +83,7 @@ pub struct Settings {
     pub json_file: Option<PathBuf>,
     pub sarif_file: Option<PathBuf>,
     pub junit_file: Option<PathBuf>,
+    pub html_file: Option<PathBuf>,
     pub suppressions: Vec<PathBuf>,
     /// Print suppressions for the races that have none.
     pub generate: Option<Syntax>,
@@ -185,7 +190,21 @@ impl Reporting {
             let fails = |race: &Race| self.settings.fail_on.fails(race);
             write_whole(path, &junit::render(report, &fails))?;
         }
+        if let Some(path) = &self.settings.html_file {
+            write_whole(path, &page::render(report, &self.histories(report)?))?;
+        }
         Ok(())
+    }
+
+    /// What the store knows of the past of the report's races.
+    fn histories(&self, report: &Report) -> Result<HashMap<Fingerprint, Vec<Sighting>>, Error> {
+        match (&self.settings.store, report.run) {
+            (Some(folder), Some(run)) => match Store::open(folder) {
+                Err(Error::NoStore { .. }) => Ok(HashMap::new()),
+                store => store?.histories(run, HISTORY),
+            },
+            _ => Ok(HashMap::new()),
+        }
     }
 
     fn exit_code(&self, report: &Report) -> i32 {

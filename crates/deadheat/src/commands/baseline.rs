@@ -1,6 +1,6 @@
 //! `deadheat baseline`: the file of races a project lives with for now.
 
-use crate::failure::Failure;
+use super::Failure;
 use crate::reporting::StoreOption;
 use crate::runs;
 use clap::{Args, Subcommand};

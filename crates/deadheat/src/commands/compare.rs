@@ -1,6 +1,6 @@
 //! `deadheat compare`: what changed from one run to another.
 
-use crate::failure::Failure;
+use super::Failure;
 use crate::reporting::StoreOption;
 use crate::runs;
 use clap::Args;

@@ -1,6 +1,6 @@
 //! `deadheat detect`: finds the races of a recording.
 
-use crate::failure::Failure;
+use super::Failure;
 use crate::reporting::ReportOptions;
 use report::Stream;
 use std::path::PathBuf;

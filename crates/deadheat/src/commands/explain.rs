@@ -1,6 +1,6 @@
 //! `deadheat explain`: one race told as a story.
 
-use crate::failure::Failure;
+use super::Failure;
 use crate::runs::{self, RunOption};
 use clap::Args;
 use report::Stream;

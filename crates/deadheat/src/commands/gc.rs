@@ -1,6 +1,6 @@
 //! `deadheat gc`: drops old recordings and the details of old runs.
 
-use crate::failure::Failure;
+use super::Failure;
 use crate::reporting::StoreOption;
 use clap::Args;
 use report::{Store, count};

@@ -1,6 +1,6 @@
 //! `deadheat list`: the runs of the store.
 
-use crate::failure::Failure;
+use super::Failure;
 use crate::reporting::StoreOption;
 use clap::Args;
 use report::{Run, Store, plain, verdict_words};

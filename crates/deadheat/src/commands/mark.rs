@@ -1,6 +1,6 @@
 //! `deadheat mark`: what people decided about a race, kept by fingerprint.
 
-use crate::failure::Failure;
+use super::Failure;
 use crate::runs::{self, RunOption};
 use clap::{Args, ValueEnum};
 use race::Mark;

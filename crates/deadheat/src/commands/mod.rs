@@ -3,17 +3,81 @@
 pub mod baseline;
 pub mod compare;
 pub mod detect;
+pub mod dump;
+pub mod exec;
 pub mod explain;
 pub mod gc;
 pub mod list;
 pub mod mark;
+pub mod pack;
 pub mod record;
 pub mod replay;
 pub mod report;
 pub mod run;
 pub mod show;
 
+use std::fmt;
 use vm::record::ProcessStatus;
+
+/// Why a command could not do what it was asked: a sentence and an exit code.
+pub struct Failure {
+    pub code: i32,
+    pub message: String,
+}
+
+impl Failure {
+    /// The command line or a file given by the user is wrong.
+    pub fn usage(message: impl fmt::Display) -> Self {
+        Failure {
+            code: race::exit_code::USAGE,
+            message: message.to_string(),
+        }
+    }
+}
+
+impl From<vm::Error> for Failure {
+    fn from(error: vm::Error) -> Self {
+        let code = match &error {
+            vm::Error::Program(_) | vm::Error::Record(_) => race::exit_code::USAGE,
+            _ => race::exit_code::FAILURE,
+        };
+        Failure {
+            code,
+            message: error.to_string(),
+        }
+    }
+}
+
+impl From<::report::Error> for Failure {
+    fn from(error: ::report::Error) -> Self {
+        Failure {
+            code: error.exit_code(),
+            message: error.to_string(),
+        }
+    }
+}
+
+impl From<vm::record::RecordError> for Failure {
+    fn from(error: vm::record::RecordError) -> Self {
+        vm::Error::from(error).into()
+    }
+}
+
+impl From<::detect::Error> for Failure {
+    fn from(error: ::detect::Error) -> Self {
+        Failure {
+            code: error.exit_code(),
+            message: error.to_string(),
+        }
+    }
+}
+
+/// For the way through a pipe, from the process that did the work.
+impl From<Failure> for (String, i32) {
+    fn from(failure: Failure) -> Self {
+        (failure.message, failure.code)
+    }
+}
 
 /// Ends this process the way the guest ended: same code, or the same signal.
 pub fn end_like(status: ProcessStatus) -> i32 {

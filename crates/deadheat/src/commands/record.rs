@@ -1,7 +1,6 @@
 //! `deadheat record`: runs a program and writes a recording.
 
-use super::end_like;
-use crate::failure::Failure;
+use super::{Failure, end_like};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;

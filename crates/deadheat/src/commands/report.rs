@@ -1,6 +1,6 @@
 //! `deadheat report`: shows a finished report again, in any form.
 
-use crate::failure::Failure;
+use super::Failure;
 use crate::reporting::ReportOptions;
 use crate::runs;
 use clap::Args;

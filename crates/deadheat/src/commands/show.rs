@@ -1,6 +1,6 @@
 //! `deadheat show`: one race in full, with its history.
 
-use crate::failure::Failure;
+use super::Failure;
 use crate::runs::{self, RunOption};
 use clap::Args;
 use report::{Color, Options, Store, Stream, plain, verdict_words};
