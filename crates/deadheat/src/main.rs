@@ -20,6 +20,8 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(commands::run::Arguments),
+    Detect(commands::detect::Arguments),
     /// Run a program and write a recording of it
     Record(commands::record::Arguments),
     /// Run a program in the vm without recording it
@@ -44,6 +46,8 @@ enum Command {
 fn main() {
     let line = CommandLine::parse();
     let result = match &line.command {
+        Command::Run(arguments) => commands::run::run(arguments),
+        Command::Detect(arguments) => commands::detect::run(arguments),
         Command::Record(arguments) => commands::record::run(arguments),
         Command::Exec(arguments) => commands::exec::run(arguments),
         Command::Replay(arguments) => commands::replay::run(arguments),

@@ -68,6 +68,10 @@ pub struct Race {
     pub labels: Vec<String>,
     /// Dynamic occurrences seen.
     pub instances: u64,
+    /// The first of them, in the order in which they happened; a bounded
+    /// number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub occurrences: Vec<Instance>,
     /// In how many of the report's recordings it was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recordings_seen: Option<u32>,
@@ -117,6 +121,7 @@ impl Race {
             memory_model: None,
             labels: Vec::new(),
             instances,
+            occurrences: Vec::new(),
             recordings_seen: None,
             accesses,
             place: None,
