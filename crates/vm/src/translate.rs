@@ -666,7 +666,14 @@ fn classify_end(instruction: &Instruction) -> End {
             return End::Emulate;
         }
         Ud0 | Ud1 | Ud2 | Int3 | Int1 | Hlt => return End::Trap,
-        Int => return End::Emulate,
+        Int | Lgs => return End::Emulate,
+        // Loading GS would take the vm's own context away.
+        Mov | Pop
+            if instruction.op0_kind() == OpKind::Register
+                && instruction.op0_register() == Register::GS =>
+        {
+            return End::Emulate;
+        }
         _ => {}
     }
     match instruction.flow_control() {
