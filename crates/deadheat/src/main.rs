@@ -20,6 +20,8 @@ struct CommandLine {
 enum Command {
     /// Run a program and write a recording of it
     Record(commands::record::Arguments),
+    /// Run a program in the vm without recording it
+    Exec(commands::exec::Arguments),
     /// Run a recorded execution again, identical to the last register
     Replay(commands::replay::Arguments),
 }
@@ -28,6 +30,7 @@ fn main() {
     let line = CommandLine::parse();
     let result = match &line.command {
         Command::Record(arguments) => commands::record::run(arguments),
+        Command::Exec(arguments) => commands::exec::run(arguments),
         Command::Replay(arguments) => commands::replay::run(arguments),
     };
     let code = result.unwrap_or_else(|failure| {

@@ -1,20 +1,20 @@
 //! The vm itself: one guest process, its threads, and the loop that runs them.
 
-use crate::cache::{Cache, ExitKind, LINKED};
+use crate::cache::{Cache, ExitKind, LINKED, Spread, pages_of};
 use crate::clock::Clock;
-use crate::context::{Context, Registers};
+use crate::context::{Context, Registers, reg};
 use crate::io::Io;
 use crate::kernel::Kernel;
 use crate::layout;
-use crate::observe::{AccessEvent, Interest, Observer, Sites, ThreadEvent};
+use crate::observe::{AccessEvent, AfterHook, Interest, Observer, Sites, ThreadEvent, complex};
 use crate::record::{Ending, ProcessStatus, Step, StepReader, StepWriter};
 use crate::schedule::{Choice, Policy, SliceEnd};
-use crate::space::Space;
+use crate::space::{Backing, Space};
 use crate::thread::{State, Thread, WaitOn};
-use crate::translate::{Instrumentation, MAX_BLOCK, SLACK, Translator};
-use crate::{Divergence, Error, fault, kernel};
+use crate::translate::{Instrumentation, MAX_BLOCK, RING_MARGIN, SLACK, Shape, Translator};
+use crate::{Divergence, Error, fault, kernel, memory};
 use race::Moment;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Longest slice when only one thread can run: bounds the distance between
@@ -23,6 +23,13 @@ const LONE_SLICE: u64 = 20_000_000;
 
 /// No slice is longer: records of accesses carry half of the counter.
 const LONGEST_SLICE: u64 = 1 << 30;
+
+/// Translated code comes back to the vm this often, to see what is hot. At
+/// 0.3 microseconds each time that costs a hundredth.
+const SAMPLE: u64 = 100_000;
+
+/// A block met at this many samples becomes a trace.
+const HOT: u8 = 2;
 
 /// Where the schedule comes from and where it goes.
 pub enum Pace {
@@ -57,6 +64,16 @@ pub struct GuestFault {
     pub regs: Registers,
 }
 
+/// A call of a followed function.
+struct PendingReturn {
+    thread: u32,
+    /// Stack pointer after the return.
+    stack: u64,
+    /// Return address.
+    pc: u64,
+    function: u64,
+}
+
 /// A slice under way.
 #[derive(Debug, Clone, Copy)]
 struct Slice {
@@ -71,14 +88,20 @@ pub struct Vm {
     translator: Translator,
     instrumentation: Instrumentation,
     sites: Sites,
+    /// Addresses found running at samples, and how often; the hot ones start
+    /// traces.
+    samples: HashMap<u64, u8, Spread>,
+    hot: HashSet<u64, Spread>,
     pub space: Space,
     pub threads: BTreeMap<u32, Thread>,
     /// The thread whose registers are in the context.
     pub(crate) current: u32,
     slice: Option<Slice>,
     last_slice: Option<(u32, SliceEnd)>,
-    /// Instructions granted to the running slice.
+    /// Instructions granted to the running slice, and how many of them are
+    /// still withheld from translated code.
     granted: u64,
+    reserve: u64,
     /// Instructions executed by all threads in finished slices.
     total: u64,
     pub(crate) clock: Clock,
@@ -87,6 +110,9 @@ pub struct Vm {
     pace: Pace,
     observers: Vec<Box<dyn Observer>>,
     batch: Vec<AccessEvent>,
+    /// Function entries observers follow, and calls of them under way.
+    entries: HashSet<u64>,
+    returns: Vec<PendingReturn>,
     /// Chained hash of system calls and their results.
     pub(crate) trail: u64,
     pub(crate) ended: Option<ProcessStatus>,
@@ -111,12 +137,15 @@ impl Vm {
             translator: Translator::default(),
             instrumentation,
             sites: Sites::default(),
+            samples: HashMap::default(),
+            hot: HashSet::default(),
             space: Space::default(),
             threads: BTreeMap::new(),
             current: 0,
             slice: None,
             last_slice: None,
             granted: 0,
+            reserve: 0,
             total: 0,
             clock: Clock::default(),
             kernel: Kernel::default(),
@@ -124,6 +153,8 @@ impl Vm {
             pace,
             observers: Vec::new(),
             batch: Vec::new(),
+            entries: HashSet::new(),
+            returns: Vec::new(),
             trail: 0,
             ended: None,
             fault: None,
@@ -135,13 +166,22 @@ impl Vm {
 
     /// Adds an analysis. Observers are added before the guest runs.
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
-        let Interest {
-            accesses,
-            allocations: _,
-        } = observer.interest();
+        let Interest { accesses } = observer.interest();
         self.instrumentation.accesses |= accesses;
         self.observers.push(observer);
         self.flush_cache();
+        let code: Vec<_> = self
+            .space
+            .mappings()
+            .filter(|(_, mapping)| mapping.protection & libc::PROT_EXEC != 0)
+            .filter_map(|(range, mapping)| match &mapping.backing {
+                Backing::File { path, offset } => Some((range, path.clone(), *offset)),
+                _ => None,
+            })
+            .collect();
+        for (range, path, offset) in code {
+            self.tell_code_mapped(range, &path, offset);
+        }
     }
 
     /// Takes the observers back, in the order they were added.
@@ -192,11 +232,32 @@ impl Vm {
 
     /// Instructions the running slice has left.
     fn remaining(&self) -> u64 {
-        (self.context.remaining + SLACK as i64).max(0) as u64
+        (self.context.remaining + SLACK as i64).max(0) as u64 + self.reserve
     }
 
     fn set_remaining(&mut self, instructions: u64) {
-        self.context.remaining = instructions as i64 - SLACK as i64;
+        let chunk = instructions.min(SAMPLE);
+        self.reserve = instructions - chunk;
+        self.context.remaining = chunk as i64 - SLACK as i64;
+    }
+
+    /// Translated code has used up its chunk: takes note of where that was and
+    /// grants the next one. False at the end of the slice.
+    fn next_chunk(&mut self, block: u32) -> bool {
+        if self.reserve == 0 {
+            return false;
+        }
+        self.drain_ring();
+        let chunk = self.reserve.min(SAMPLE);
+        self.reserve -= chunk;
+        self.context.remaining += chunk as i64;
+        let pc = self.cache.block(block).pc;
+        let seen = self.samples.entry(pc).or_default();
+        *seen = seen.saturating_add(1);
+        if *seen == HOT && self.hot.insert(pc) {
+            self.cache.retire(pc);
+        }
+        true
     }
 
     /// Instructions of all threads up to now.
@@ -618,7 +679,7 @@ impl Vm {
                         None
                     }
                     ExitKind::Quantum => {
-                        walking = true;
+                        walking = !self.next_chunk(exit.block);
                         None
                     }
                     ExitKind::Syscall => self.system_call()?,
@@ -663,6 +724,9 @@ impl Vm {
 
     /// Enters translated code; returns the exit taken.
     fn execute(&mut self, host: u64) -> u32 {
+        if self.context.ring_position > layout::RING_SIZE - RING_MARGIN {
+            self.drain_ring();
+        }
         let Some(thread) = self.threads.get_mut(&self.current) else {
             unreachable!("the running thread exists");
         };
@@ -700,12 +764,18 @@ impl Vm {
             return Some(block);
         }
         let flushes = self.cache.flushes;
+        let shape = if variant == LINKED && self.hot.contains(&pc) {
+            Shape::Trace
+        } else {
+            Shape::Basic
+        };
         let space = &self.space;
         let fetch = |pc: u64, buffer: &mut [u8; 15]| space.fetch(pc, buffer);
         let translation = self.translator.translate(
             &mut self.cache,
             pc,
             variant,
+            shape,
             &fetch,
             &self.instrumentation,
             &mut self.sites,
@@ -715,8 +785,7 @@ impl Vm {
             // the vm; records already in the ring still name them.
             self.drain_ring();
         }
-        let end = pc + u64::from(translation.guest_length.max(1));
-        for page in (layout::page_down(pc)..end).step_by(layout::PAGE as usize) {
+        for page in pages_of(&translation.guest) {
             self.space.guard_code(page);
         }
         Some(self.cache.insert(variant, translation))
@@ -754,7 +823,7 @@ impl Vm {
         };
         let state = block.state_at(host_pc);
         let instructions = block.instructions;
-        self.context.regs.rip = block.pc + u64::from(state.guest);
+        self.context.regs.rip = block.pc.wrapping_add_signed(i64::from(state.guest));
         for register in 0..16 {
             if state.spilled & (1 << register) != 0 {
                 self.context.regs.gpr[register] = self.context.spill[register];
@@ -828,7 +897,7 @@ impl Vm {
             let site = self.sites.get(site);
             // The counter's low half and the slice's length give the count.
             let remaining = i64::from(counter as i32) + SLACK as i64 + i64::from(site.correction);
-            let executed = self.granted as i64 - remaining;
+            let executed = (self.granted - self.reserve) as i64 - remaining;
             batch.push(AccessEvent {
                 moment: Moment::new(self.current, done + executed as u64),
                 pc: site.pc,
@@ -857,8 +926,111 @@ impl Vm {
         }
     }
 
-    /// Control reached an address an observer asked for.
-    fn hooked(&mut self) {}
+    /// Control reached an address an observer asked for, or returned from
+    /// there.
+    fn hooked(&mut self) {
+        let moment = self.moment();
+        let regs = self.context.regs;
+        let stack = regs.gpr[reg::RSP];
+        let thread = self.current;
+        let mut returned = Vec::new();
+        self.returns.retain(|pending| {
+            if pending.thread != thread || pending.stack > stack {
+                return true;
+            }
+            // Frames below the stack pointer were left some other way.
+            if pending.stack == stack && pending.pc == regs.rip {
+                returned.push(pending.function);
+            }
+            false
+        });
+        for function in returned {
+            for observer in &mut self.observers {
+                observer.returned(moment, function, &regs);
+            }
+        }
+        if !self.entries.contains(&regs.rip) {
+            return;
+        }
+        let mut follow = false;
+        for observer in &mut self.observers {
+            follow |= observer.hook(moment, &regs) == AfterHook::TellReturn;
+        }
+        if follow && let Ok(back) = memory::get::<u64>(stack) {
+            self.returns.push(PendingReturn {
+                thread,
+                stack: stack + 8,
+                pc: back,
+                function: regs.rip,
+            });
+            self.add_hook(back);
+        }
+    }
+
+    pub(crate) fn tell_unmapped(&mut self, range: std::ops::Range<u64>) {
+        if self.observers.is_empty() {
+            return;
+        }
+        self.drain_ring();
+        let moment = self.moment();
+        for observer in &mut self.observers {
+            observer.unmapped(moment, range.clone());
+        }
+    }
+
+    /// Tells observers that the kernel read or wrote guest memory.
+    pub(crate) fn tell_kernel_access(&mut self, address: u64, size: u64, write: bool) {
+        if self.observers.is_empty() || size == 0 {
+            return;
+        }
+        self.drain_ring();
+        let moment = self.moment();
+        for observer in &mut self.observers {
+            observer.kernel_access(moment, address, size, write);
+        }
+    }
+
+    fn add_hook(&mut self, pc: u64) {
+        if self.instrumentation.hooks.insert(pc) {
+            self.cache.invalidate(pc..pc + 1);
+        }
+    }
+
+    /// Code of a file was mapped: observers may want to follow functions in
+    /// it.
+    pub(crate) fn tell_code_mapped(
+        &mut self,
+        range: std::ops::Range<u64>,
+        path: &std::path::Path,
+        offset: u64,
+    ) {
+        let mut wanted = Vec::new();
+        for observer in &mut self.observers {
+            wanted.extend(observer.code_mapped(range.clone(), path, offset));
+        }
+        for pc in wanted {
+            self.entries.insert(pc);
+            self.add_hook(pc);
+        }
+    }
+
+    /// The accesses of the instruction at rip, whose extent its state tells.
+    fn complex_access(&mut self) {
+        let moment = self.moment();
+        let mut code = [0; 15];
+        let length = self.space.fetch(self.context.regs.rip, &mut code);
+        let Some(thread) = self.threads.get(&self.current) else {
+            return;
+        };
+        let machine = complex::Machine {
+            regs: &self.context.regs,
+            vector: &thread.vector,
+        };
+        let batch = complex::accesses(&machine, &code[..length], moment);
+        for observer in &mut self.observers {
+            observer.accesses(&batch);
+        }
+    }
 
     pub(crate) fn tell_thread(&mut self, event: ThreadEvent) {
         if self.observers.is_empty() {

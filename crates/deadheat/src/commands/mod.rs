@@ -1,5 +1,6 @@
 //! One file per subcommand.
 
+pub mod exec;
 pub mod record;
 pub mod replay;
 

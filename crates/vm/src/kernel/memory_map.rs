@@ -59,17 +59,49 @@ impl Vm {
         drop(opened);
         match mapped {
             Ok(start) => {
-                self.code_changed(start..start + crate::layout::page_up(length));
+                self.memory_changed(start, length);
                 Ok(start as i64)
             }
             Err(errno) => Ok(errno),
         }
     }
 
+    /// A mapping was made at `start`: stale code goes, observers are told.
+    fn memory_changed(&mut self, start: u64, length: u64) {
+        let range = start..start + crate::layout::page_up(length);
+        self.code_changed(range.clone());
+        self.tell_unmapped(range.clone());
+        self.tell_code_in(range);
+    }
+
+    /// Tells observers of executable file mappings in a range.
+    fn tell_code_in(&mut self, range: std::ops::Range<u64>) {
+        if !self.observed() {
+            return;
+        }
+        let code: Vec<_> = self
+            .space
+            .mappings()
+            .filter(|(part, mapping)| {
+                part.start < range.end
+                    && range.start < part.end
+                    && mapping.protection & libc::PROT_EXEC != 0
+            })
+            .filter_map(|(part, mapping)| match &mapping.backing {
+                Backing::File { path, offset } => Some((part, path.clone(), *offset)),
+                _ => None,
+            })
+            .collect();
+        for (part, path, offset) in code {
+            self.tell_code_mapped(part, &path, offset);
+        }
+    }
+
     pub(super) fn sys_munmap(&mut self, address: u64, length: u64) -> Outcome {
         match self.space.unmap(address, length) {
             Ok(range) => {
-                self.code_changed(range);
+                self.code_changed(range.clone());
+                self.tell_unmapped(range);
                 Ok(0)
             }
             Err(errno) => Ok(errno),
@@ -80,7 +112,8 @@ impl Vm {
         let protection = protection as i32 & (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
         match self.space.protect(address, length, protection) {
             Ok(range) => {
-                self.code_changed(range);
+                self.code_changed(range.clone());
+                self.tell_code_in(range);
                 Ok(0)
             }
             Err(errno) => Ok(errno),
