@@ -125,10 +125,10 @@ mod tests {
     fn undefined_flags_that_survive_are_alive() {
         // bt eax, 1; jmp
         let test = code(&[0x0f, 0xba, 0xe0, 0x01, 0xeb, 0x00]);
-        assert_eq!(first_dead(&test, true, 8), None);
+        assert_eq!(first_dead(test.iter(), true), None);
         // idiv r12d; jmp
         let divide = code(&[0x41, 0xf7, 0xfc, 0xeb, 0x00]);
-        assert_eq!(first_dead(&divide, true, 8), None);
+        assert_eq!(first_dead(divide.iter(), true), None);
     }
 
     #[test]

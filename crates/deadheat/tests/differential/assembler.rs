@@ -36,13 +36,17 @@ impl Entry {
     }
 }
 
-/// Encodes `entries` at `base`; returns the bytes and the addresses of labels
-/// and of entries.
-pub fn assemble(
-    entries: &[Entry],
-    base: u64,
-    labels: usize,
-) -> Result<(Vec<u8>, Vec<u64>, Vec<u64>), String> {
+/// Code at its place.
+pub struct Assembled {
+    pub bytes: Vec<u8>,
+    /// Addresses by label.
+    pub labels: Vec<u64>,
+    /// Addresses by entry.
+    pub entries: Vec<u64>,
+}
+
+/// Encodes `entries` at `base`.
+pub fn assemble(entries: &[Entry], base: u64, labels: usize) -> Result<Assembled, String> {
     let mut encoder = Encoder::new(64);
     let mut label_at = vec![0u64; labels];
     let mut entry_at = vec![base; entries.len()];
@@ -73,7 +77,11 @@ pub fn assemble(
             }
         }
     }
-    Ok((bytes, label_at, entry_at))
+    Ok(Assembled {
+        bytes,
+        labels: label_at,
+        entries: entry_at,
+    })
 }
 
 /// True if the machine has an encoding for this instruction.

@@ -862,12 +862,10 @@ impl Generator<'_> {
                     self.layout.data() + DATA_SIZE / 2 - self.random.below(64),
                 ));
                 case.body.push(load(Register::RCX, self.random.below(40)));
-                let prefix: &[u8] =
-                    *self
-                        .random
-                        .pick(&[&[][..], &[0xf3][..], &[0xf2][..], &[0x67, 0xf3][..]]);
-                let operation: &[u8] = *self.random.pick(&[
-                    &[0xa4][..],
+                let prefixes: [&[u8]; 4] = [&[], &[0xf3], &[0xf2], &[0x67, 0xf3]];
+                let prefix = *self.random.pick(&prefixes);
+                let operations: [&[u8]; 12] = [
+                    &[0xa4],
                     &[0xa5],
                     &[0x48, 0xa5],
                     &[0xa6],
@@ -879,7 +877,8 @@ impl Generator<'_> {
                     &[0x48, 0xad],
                     &[0xae],
                     &[0xaf],
-                ]);
+                ];
+                let operation = *self.random.pick(&operations);
                 if prefix.first() == Some(&0x67) {
                     case.body.push(load(
                         Register::RSI,

@@ -22,6 +22,7 @@
 //! DEADHEAT_DIFFERENTIAL_SECONDS lengthens the search (0: without end).
 
 mod assembler;
+mod child;
 mod elf;
 mod generate;
 mod program;
@@ -31,7 +32,11 @@ mod sequences;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let code = match sequences::run(&arguments) {
+    let result = match arguments.split_first() {
+        Some((first, rest)) if first == child::CHILD => child::main(rest),
+        _ => sequences::run(&arguments),
+    };
+    let code = match result {
         Ok(()) => 0,
         Err(message) => {
             eprintln!("{message}");

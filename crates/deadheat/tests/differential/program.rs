@@ -2,7 +2,7 @@
 //! byte of its memory, runs its instructions and writes the outcome to
 //! descriptor 1.
 
-use crate::assembler::{self, Entry, Label, bytes, load};
+use crate::assembler::{self, Assembled, Entry, Label, bytes, load};
 use crate::elf::{self, Segment};
 use crate::random::Random;
 use iced_x86::{Code, Instruction, MemoryOperand, Register};
@@ -34,6 +34,7 @@ const DATA_FROM_CODE: u64 = 64 << 20;
 
 const RESUME: u64 = 0x0;
 const COMPANION: u64 = 0x8;
+const ROUND: u64 = 0xc;
 const ALT_STACK: u64 = 0x10;
 const PRISTINE: u64 = 0x1000;
 const PRISTINE_LOW: u64 = 0x3000;
@@ -56,6 +57,10 @@ pub const TLS_SIZE: u64 = 256;
 pub const STACK_SIZE: u64 = 1024;
 pub const IMAGE_SIZE: usize = 2752;
 const SAVED_WORDS: u64 = 19;
+
+/// Times each case is run from its start; the last outcome is written. More
+/// than once, so that blocks are linked and become traces.
+const ROUNDS: i32 = 6;
 
 /// Bytes written per case.
 pub const RECORD: usize = (DUMP_END - DUMP + DATA_SIZE) as usize;
@@ -175,7 +180,7 @@ fn vector_image(random: &mut Random) -> Vec<u8> {
     image[2..4].copy_from_slice(&status.to_le_bytes());
     image[4] = random.next() as u8;
     // FOP, FIP and FDP stay zero.
-    let mxcsr = 0x1f80 | (random.below(4) << 13) as u32 | (random.below(4) / 3 << 15) as u32;
+    let mxcsr = 0x1f80 | (random.below(4) << 13) as u32 | ((random.below(4) / 3) << 15) as u32;
     image[24..28].copy_from_slice(&mxcsr.to_le_bytes());
     image[28..32].fill(0);
     image[512..576].fill(0);
@@ -228,7 +233,6 @@ pub struct Program {
     constants: Vec<u8>,
     handlers: bool,
     /// Addresses of every entry of each case's body, and of its end.
-    #[expect(dead_code)]
     pub addresses: Vec<Vec<u64>>,
 }
 
@@ -271,7 +275,11 @@ impl Program {
         emit_dump(&mut b, &layout, dump);
         emit_handler(&mut b, near, handler);
         emit_companion(&mut b, companion);
-        let (code, labels, entry_at) = assembler::assemble(&b.entries, layout.code, b.labels)?;
+        let Assembled {
+            bytes: code,
+            labels,
+            entries: entry_at,
+        } = assembler::assemble(&b.entries, layout.code, b.labels)?;
         let addresses = bodies
             .iter()
             .map(|range| entry_at[range.start..=range.end].to_vec())
@@ -456,7 +464,13 @@ fn emit_case(
     dump: Label,
 ) -> std::ops::Range<usize> {
     let near = layout.near;
-    let end = b.label();
+    let [end, again] = [b.label(), b.label()];
+    b.entries.push(plain(Instruction::with2(
+        Code::Mov_rm32_imm32,
+        at(near + ROUND),
+        ROUNDS,
+    )));
+    b.entries.push(Entry::Label(again));
     b.entries
         .push(load(Register::RSP, near + RUNTIME_STACK_TOP));
     b.entries.push(Entry::LoadAddress(Register::RAX, end));
@@ -497,6 +511,9 @@ fn emit_case(
         Code::Pop_rm64,
         at(near + DUMP + 128),
     )));
+    b.entries
+        .push(plain(Instruction::with1(Code::Dec_rm32, at(near + ROUND))));
+    b.entries.push(Entry::Branch(Code::Jne_rel32_64, again));
     b.entries.push(Entry::Branch(Code::Call_rel32_64, dump));
     range
 }
@@ -550,6 +567,10 @@ impl Record<'_> {
         )
     }
 
+    fn words(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..SAVED_WORDS as usize).map(|index| self.word(index))
+    }
+
     /// The signal that ended the case, if it was run with handlers.
     pub fn signal(&self) -> u64 {
         self.word(18)
@@ -558,8 +579,7 @@ impl Record<'_> {
     /// What differs, in words.
     pub fn differences(&self, other: &Record, flags_mask: u64) -> Vec<String> {
         let mut found = Vec::new();
-        for index in 0..SAVED_WORDS as usize {
-            let (mut one, mut two) = (self.word(index), other.word(index));
+        for (index, (mut one, mut two)) in self.words().zip(other.words()).enumerate() {
             let name = match index {
                 16 => {
                     one &= flags_mask;

@@ -2,6 +2,7 @@
 //! from a difference to one instruction.
 
 use crate::assembler::Entry;
+use crate::child::Drive;
 use crate::generate::{Generator, straight_line_codes};
 use crate::program::{Case, Layout, PLACES, Place, Program, RECORD, Record};
 use crate::random::Random;
@@ -18,43 +19,40 @@ const LIMIT: Duration = Duration::from_secs(60);
 const SECONDS: u64 = 30;
 
 /// How a batch runs under the vm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Mode {
-    /// Beside a second thread, with this quantum.
-    quantum: Option<u64>,
-    replay: bool,
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Mode {
+    /// `deadheat record` and `deadheat replay`; beside a second thread with
+    /// this quantum, if there is one.
+    Commands { quantum: Option<u64>, replay: bool },
+    /// A vm of our own.
+    Child(Drive),
 }
 
-const MODES: [Mode; 7] = [
-    Mode {
-        quantum: None,
-        replay: true,
-    },
-    Mode {
-        quantum: Some(1),
-        replay: false,
-    },
-    Mode {
-        quantum: Some(2),
-        replay: true,
-    },
-    Mode {
-        quantum: Some(3),
-        replay: false,
-    },
-    Mode {
-        quantum: Some(7),
-        replay: false,
-    },
-    Mode {
-        quantum: Some(50),
-        replay: true,
-    },
-    Mode {
-        quantum: None,
-        replay: true,
-    },
-];
+fn mode(seed: u64) -> Mode {
+    let commands = |quantum, replay| Mode::Commands { quantum, replay };
+    let child = |observe, step, eager| {
+        Mode::Child(Drive {
+            observe,
+            step,
+            eager,
+            ..Drive::default()
+        })
+    };
+    match seed % 12 {
+        0 => commands(None, true),
+        1 => child(true, None, None),
+        2 => commands(Some(1), false),
+        3 => child(false, None, Some(150)),
+        4 => commands(Some(2), true),
+        5 => child(true, None, Some(150)),
+        6 => commands(Some(3), false),
+        7 => child(false, Some(1), None),
+        8 => commands(Some(7), false),
+        9 => child(true, Some(97), Some(130)),
+        10 => commands(Some(50), true),
+        _ => child(false, Some(1009), Some(200)),
+    }
+}
 
 struct Search {
     folder: PathBuf,
@@ -196,7 +194,7 @@ impl Search {
 
     fn batch(&self, seed: u64, only: Option<u64>) -> Result<usize, String> {
         let place = PLACES[seed as usize % PLACES.len()];
-        let mode = MODES[seed as usize % MODES.len()];
+        let mode = mode(seed);
         let layout = Layout::new(place);
         let indices: Vec<u64> = only.map_or((0..BATCH).collect(), |index| vec![index]);
         let mut cases = Vec::new();
@@ -217,10 +215,10 @@ impl Search {
         if cases.is_empty() {
             return Ok(0);
         }
-        match self.compare(&cases, seed, layout, mode)? {
+        match self.compare(&cases, seed, layout, &mode)? {
             None => Ok(cases.len()),
             Some((at, what)) => {
-                let (small, what) = self.shrink(&cases[at], seed, layout, mode, what)?;
+                let (small, what) = self.shrink(&cases[at], seed, layout, &mode, what)?;
                 Err(format!(
                     "seed {seed} case {} ({place:?}, {mode:?}): translated code differs from native\n  {}\n  code:\n{}\n  again: cargo test --release -p deadheat --test differential -- --seed {seed} --case {}",
                     numbers[at],
@@ -238,7 +236,7 @@ impl Search {
         cases: &[Case],
         seed: u64,
         layout: Layout,
-        mode: Mode,
+        mode: &Mode,
     ) -> Result<Option<(usize, Vec<String>)>, String> {
         let program = Program::new(cases, seed, layout, false)?;
         let path = self.folder.join("program");
@@ -256,27 +254,36 @@ impl Search {
                 native.output.len() / RECORD
             ));
         }
-        write(mode.quantum.is_some())?;
-        let recording = self.folder.join("recording");
-        let _ = std::fs::remove_dir_all(&recording);
-        let mut record = run::deadheat();
-        record.arg("record").arg("-o").arg(&recording);
-        record.args(["--seed", &seed.to_string()]);
-        if let Some(quantum) = mode.quantum {
-            record.args(["--quantum", &quantum.to_string()]);
+        match mode {
+            Mode::Commands { quantum, replay } => {
+                write(quantum.is_some())?;
+                let recording = self.folder.join("recording");
+                let _ = std::fs::remove_dir_all(&recording);
+                let mut record = run::deadheat();
+                record.arg("record").arg("-o").arg(&recording);
+                record.args(["--seed", &seed.to_string()]);
+                if let Some(quantum) = quantum {
+                    record.args(["--quantum", &quantum.to_string()]);
+                }
+                record.arg("--").arg(&path);
+                let outcome = run::run(record, &self.folder, LIMIT);
+                if let Some(found) = difference("record", &native, &outcome, cases.len()) {
+                    return Ok(Some(found));
+                }
+                if *replay {
+                    let mut replay = run::deadheat();
+                    replay.arg("replay").arg(&recording);
+                    let outcome = run::run(replay, &self.folder, LIMIT);
+                    return Ok(difference("replay", &native, &outcome, cases.len()));
+                }
+                Ok(None)
+            }
+            Mode::Child(drive) => {
+                let command = drive.command(&path, &self.folder.join("report"));
+                let outcome = run::run(command, &self.folder, LIMIT);
+                Ok(difference("the vm", &native, &outcome, cases.len()))
+            }
         }
-        record.arg("--").arg(&path);
-        let outcome = run::run(record, &self.folder, LIMIT);
-        if let Some(found) = difference("record", &native, &outcome, cases.len()) {
-            return Ok(Some(found));
-        }
-        if mode.replay {
-            let mut replay = run::deadheat();
-            replay.arg("replay").arg(&recording);
-            let outcome = run::run(replay, &self.folder, LIMIT);
-            return Ok(difference("replay", &native, &outcome, cases.len()));
-        }
-        Ok(None)
     }
 
     /// Drops entries of the body while the difference stays.
@@ -285,7 +292,7 @@ impl Search {
         case: &Case,
         seed: u64,
         layout: Layout,
-        mode: Mode,
+        mode: &Mode,
         what: Vec<String>,
     ) -> Result<(Case, Vec<String>), String> {
         let check = |case: &Case| -> Option<Vec<String>> {
