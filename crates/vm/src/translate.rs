@@ -551,7 +551,11 @@ impl Translator {
             lea.set_memory_base(operand.base);
             lea.set_memory_index(operand.index);
             lea.set_memory_index_scale(operand.scale);
-            lea.set_memory_displ_size(8);
+            // The displacement has the width of the address.
+            let narrow = [operand.base, operand.index]
+                .iter()
+                .any(|register| register.is_gpr32());
+            lea.set_memory_displ_size(if narrow { 4 } else { 8 });
             lea.set_memory_displacement64(operand.displacement);
             self.encode(builder, &lea);
         }
