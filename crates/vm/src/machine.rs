@@ -110,6 +110,8 @@ pub struct Vm {
     /// traces.
     samples: HashMap<u64, u8, Spread>,
     hot: HashSet<u64, Spread>,
+    sample: u64,
+    hot_after: u8,
     pub space: Space,
     pub threads: BTreeMap<u32, Thread>,
     /// The thread whose registers are in the context.
@@ -169,6 +171,8 @@ impl Vm {
             sites: Sites::default(),
             samples: HashMap::default(),
             hot: HashSet::default(),
+            sample: SAMPLE,
+            hot_after: HOT,
             space: Space::default(),
             threads: BTreeMap::new(),
             current: 0,
@@ -226,6 +230,13 @@ impl Vm {
         self.muted = true;
     }
 
+    /// Makes a trace of every block met at a look every `instructions`
+    /// instructions, however seldom it runs: for tests of traces.
+    pub fn trace_eagerly(&mut self, instructions: u64) {
+        self.sample = instructions.max(2 * SLACK);
+        self.hot_after = 1;
+    }
+
     /// Takes the observers back, in the order they were added.
     pub fn take_observers(&mut self) -> Vec<Box<dyn Observer>> {
         self.drain_ring();
@@ -278,7 +289,7 @@ impl Vm {
     }
 
     fn set_remaining(&mut self, instructions: u64) {
-        let chunk = instructions.min(SAMPLE);
+        let chunk = instructions.min(self.sample);
         self.reserve = instructions - chunk;
         self.context.remaining = chunk as i64 - SLACK as i64;
     }
@@ -290,13 +301,13 @@ impl Vm {
             return false;
         }
         self.drain_ring();
-        let chunk = self.reserve.min(SAMPLE);
+        let chunk = self.reserve.min(self.sample);
         self.reserve -= chunk;
         self.context.remaining += chunk as i64;
         let pc = self.cache.block(block).pc;
         let seen = self.samples.entry(pc).or_default();
         *seen = seen.saturating_add(1);
-        if *seen == HOT && self.hot.insert(pc) {
+        if *seen == self.hot_after && self.hot.insert(pc) {
             self.cache.retire(pc);
         }
         true
