@@ -45,7 +45,7 @@ fn record_run(
         match vm.run(None)? {
             Stop::Ended(ProcessStatus::Exited(code)) => Ok(code),
             Stop::Ended(ProcessStatus::Killed(signal)) => Ok(128 + signal),
-            Stop::Reached(_) | Stop::RecordingEnds => Ok(race::exit_code::FAILURE),
+            _ => Ok(race::exit_code::FAILURE),
         }
     })
     .map_err(detect::Error::from)?;
