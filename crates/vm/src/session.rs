@@ -188,6 +188,7 @@ impl Vm {
         process.parent = fact() as i32;
         process.group = fact() as i32;
         process.session = fact() as i32;
+        self.read_limits()?;
         self.inherit_descriptors()?;
         let regs = self.load(program)?;
         let id = self.kernel.process.next_thread();

@@ -533,6 +533,17 @@ impl Space {
         }
     }
 
+    /// Pages of `range` kept read-only by `guard_code`.
+    pub fn guarded_pages(&self, range: Range<u64>) -> Vec<u64> {
+        if self.guarded.is_empty() || range.is_empty() {
+            return Vec::new();
+        }
+        self.guarded
+            .range(page_down(range.start)..range.end)
+            .copied()
+            .collect()
+    }
+
     /// If a write to `address` failed only because of `guard_code`, gives the
     /// permission back and returns the page.
     pub fn unguard_code(&mut self, address: u64) -> Option<u64> {

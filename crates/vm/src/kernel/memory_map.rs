@@ -4,7 +4,7 @@ use super::{Call, Halt, Outcome};
 use crate::host;
 use crate::machine::Vm;
 use crate::space::{Backing, Placement, Request};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::sync::Arc;
 
 impl Vm {
@@ -38,7 +38,7 @@ impl Vm {
             backing: Backing::Anonymous,
             file: None,
         };
-        let opened;
+        let mut opened = None;
         if flags & libc::MAP_ANONYMOUS == 0 {
             let writable = shared && protection & libc::PROT_WRITE != 0;
             let (path, file) = self.file_to_map(fd as i32, writable)?;
@@ -52,11 +52,14 @@ impl Vm {
                 request.shared = false;
             }
             opened = Some(file);
-        } else {
-            opened = None;
         }
         let mapped = self.space.map(placement, request);
-        drop(opened);
+        if let Some(file) = opened
+            && self.io.is_live()
+        {
+            // The description's own descriptor.
+            let _ = file.into_raw_fd();
+        }
         match mapped {
             Ok(start) => {
                 self.code_changed(start..start + crate::layout::page_up(length));

@@ -9,16 +9,28 @@
 
 mod clone;
 mod dispatch;
+mod epoll;
+mod eventfd;
+mod fcntl;
 mod fd;
 mod file;
 mod futex;
+mod ioctl;
 mod memory_map;
 mod misc;
 pub mod names;
 pub mod outside;
+mod path;
+mod pipe;
+mod poll;
+mod proc_files;
 mod process;
 mod signal;
+mod socket;
+mod socketpair;
+mod splice;
 mod time;
+mod timerfd;
 
 use crate::machine::Vm;
 use crate::memory::BadAddress;
@@ -43,6 +55,11 @@ pub struct Call {
     pub woken: bool,
     /// A signal handler is to run: give up with EINTR if nothing has come.
     pub interrupted: bool,
+    /// Virtual time at which a call with a time-out of its own gives up; it
+    /// may wake before, for a timer among what it waits for.
+    pub limit: Option<u64>,
+    /// What it has transferred before it blocked.
+    pub done: u64,
 }
 
 /// Why a system call did not just return a number.
@@ -90,6 +107,7 @@ pub struct Kernel {
     pub futexes: futex::Futexes,
     pub signals: signal::Signals,
     pub process: process::Process,
+    pub machine: misc::Machine,
     /// System calls already complained about.
     reported: std::collections::BTreeSet<u64>,
 }
@@ -112,6 +130,8 @@ impl Vm {
             deadline: None,
             woken: false,
             interrupted: false,
+            limit: None,
+            done: 0,
         };
         // The instruction itself leaves rip and flags there.
         let (rip, flags) = (self.regs().rip, self.regs().rflags);
@@ -134,6 +154,7 @@ impl Vm {
 
     fn perform(&mut self, mut call: Call) -> Result<Option<SliceEnd>, Error> {
         let outcome = self.dispatch(&mut call);
+        self.settle();
         let (result, end) = match outcome {
             Ok(result) => (result, None),
             Err(Halt::Errno(errno)) => (-i64::from(errno), None),

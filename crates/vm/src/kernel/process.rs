@@ -11,6 +11,8 @@ pub struct Process {
     pub session: i32,
     /// Absolute path of the program.
     pub executable: std::path::PathBuf,
+    /// Where the first stack begins: the argument count, then the arguments.
+    pub start_stack: u64,
     /// The sixteen random bytes every program is started with.
     pub start_random: [u8; 16],
     threads: u32,

