@@ -267,6 +267,13 @@ impl Space {
         Ok(start)
     }
 
+    /// The guest sees the mapping at `start` as shared, whatever the host has.
+    pub fn mark_shared(&mut self, start: u64) {
+        if let Some(mapping) = self.mappings.get_mut(&start) {
+            mapping.shared = true;
+        }
+    }
+
     /// Splits mappings so that none crosses `at`.
     fn split(&mut self, at: u64) {
         let Some((range, mapping)) = self.find(at) else {

@@ -21,6 +21,28 @@ use std::path::PathBuf;
 
 pub type DescriptionId = u32;
 
+/// Which file, whatever its name: device and inode.
+pub type Identity = [u64; 2];
+
+/// Device and inode as bytes of the recording; nothing if they are not known.
+pub fn identity_of(fd: i32) -> Vec<u8> {
+    // SAFETY: plain out-parameter.
+    let stat = unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        if libc::fstat(fd, &mut stat) != 0 {
+            return vec![0; 16];
+        }
+        stat
+    };
+    [stat.st_dev.to_le_bytes(), stat.st_ino.to_le_bytes()].concat()
+}
+
+pub fn identity_from(bytes: &[u8]) -> Option<Identity> {
+    let (device, rest) = bytes.split_first_chunk::<8>()?;
+    let (inode, _) = rest.split_first_chunk::<8>()?;
+    Some([u64::from_le_bytes(*device), u64::from_le_bytes(*inode)])
+}
+
 /// Names something inside the vm that threads can wait for.
 pub type ObjectId = u64;
 
@@ -111,6 +133,8 @@ pub struct HostFile {
     /// None while replaying.
     pub fd: Option<OwnedFd>,
     pub kind: Kind,
+    /// Device and inode of a regular file the guest opened.
+    pub identity: Option<Identity>,
     /// Where it was opened, if it has a path.
     pub path: Option<PathBuf>,
     /// Inherited as this standard stream; a replay shows its output.
@@ -130,6 +154,7 @@ impl HostFile {
         HostFile {
             fd,
             kind,
+            identity: None,
             path: None,
             standard_stream: None,
             positioned: false,

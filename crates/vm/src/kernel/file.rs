@@ -16,6 +16,7 @@ use crate::{host, memory};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::FromRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 /// Result of an attempt that would have to wait: the kernel's own internal
@@ -495,6 +496,16 @@ impl Vm {
                 .external(libc::SYS_write as u32, || (transfer.perform(), Vec::new()))?;
             if position.is_none() && result > 0 {
                 self.kernel.fds.get(fd)?.offset += result as u64;
+            }
+            if let Some(mut at) = transfer.position
+                && let Some(copy) = self.replayed_copy(fd)
+            {
+                for (address, length) in filled(ranges, result.max(0) as u64) {
+                    // The copy is memory: there is room, or the next access
+                    // tells.
+                    let _ = copy.write_all_at(&memory::read_vec(address, length)?, at);
+                    at += length as u64;
+                }
             }
             self.wrote(fd, ranges, result)?;
             return Ok(result);

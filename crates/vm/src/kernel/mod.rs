@@ -108,6 +108,8 @@ pub struct Kernel {
     pub signals: signal::Signals,
     pub process: process::Process,
     pub machine: misc::Machine,
+    /// While replaying: stand-ins for files that are mapped shared.
+    pub shared_files: memory_map::SharedFiles,
     /// System calls already complained about.
     reported: std::collections::BTreeSet<u64>,
 }

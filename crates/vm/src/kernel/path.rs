@@ -4,7 +4,7 @@
 //! /dev back to the process itself: there the guest must see itself, not the
 //! vm (`place`).
 
-use super::fd::{HostFile, Kind, Object};
+use super::fd::{HostFile, Kind, Object, identity_from, identity_of};
 use super::proc_files::Shown;
 use super::{Call, Halt, Outcome};
 use crate::machine::Vm;
@@ -312,6 +312,7 @@ impl Vm {
             opened = Some(unsafe { OwnedFd::from_raw_fd(result as i32) });
             let path = std::fs::read_link(format!("/proc/self/fd/{result}"));
             let mut facts = vec![Kind::of(result as i32).code()];
+            facts.extend(identity_of(result as i32));
             facts.extend(path.unwrap_or_default().into_os_string().into_vec());
             (0, facts)
         })?;
@@ -320,7 +321,10 @@ impl Vm {
         }
         let kind = Kind::from_code(facts.first().copied().unwrap_or(0));
         let mut file = HostFile::new(opened, kind);
-        file.path = real_path(facts.get(1..).unwrap_or_default().to_vec());
+        file.path = real_path(facts.get(17..).unwrap_or_default().to_vec());
+        if kind == Kind::Regular {
+            file.identity = identity_from(facts.get(1..).unwrap_or_default());
+        }
         file.standard_stream = stream;
         file.positioned = kind == Kind::Regular && flags & (libc::O_APPEND | libc::O_PATH) == 0;
         let fd = self
@@ -592,12 +596,24 @@ impl Vm {
         self.host_call_writing(call.number as i64, arguments, |_| out.into_iter().collect())
     }
 
+    pub(super) fn sys_ftruncate(&mut self, call: &Call) -> Outcome {
+        let [fd, length, ..] = call.arguments;
+        let result = self.descriptor_call(call, libc::EINVAL, None)?;
+        if result == 0
+            && let Some(copy) = self.replayed_copy(fd as i32)
+        {
+            copy.set_len(length)
+                .map_err(|error| Halt::Errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        }
+        Ok(result)
+    }
+
     pub(super) fn sys_memfd_create(&mut self, call: &Call) -> Outcome {
         let [_, flags, ..] = call.arguments;
         self.kernel.fds.room_for(1)?;
         let mut opened = None;
         let arguments = call.arguments;
-        let (result, path) = self.io.external_bytes(libc::SYS_memfd_create as u32, || {
+        let (result, facts) = self.io.external_bytes(libc::SYS_memfd_create as u32, || {
             let mut arguments = arguments;
             arguments[1] = flags | libc::MFD_CLOEXEC as u64;
             // SAFETY: the name is a guest pointer, checked by the kernel.
@@ -608,13 +624,16 @@ impl Vm {
             // SAFETY: just made, owned by nobody else.
             opened = Some(unsafe { OwnedFd::from_raw_fd(result as i32) });
             let path = std::fs::read_link(format!("/proc/self/fd/{result}"));
-            (0, path.unwrap_or_default().into_os_string().into_vec())
+            let mut facts = identity_of(result as i32);
+            facts.extend(path.unwrap_or_default().into_os_string().into_vec());
+            (0, facts)
         })?;
         if result < 0 {
             return Ok(result);
         }
         let mut file = HostFile::new(opened, Kind::Regular);
-        file.path = real_path(path);
+        file.path = real_path(facts.get(16..).unwrap_or_default().to_vec());
+        file.identity = identity_from(&facts);
         file.positioned = true;
         let cloexec = flags & libc::MFD_CLOEXEC as u64 != 0;
         let fd = self
