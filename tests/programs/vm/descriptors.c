@@ -18,7 +18,12 @@
 #include <termios.h>
 #include <unistd.h>
 
-#define SHOW(e) printf("%s = %ld (%s)\n", #e, (long)(errno = 0, e), strerrorname_np(errno) ?: "0")
+#define SHOW(e)                                                                \
+    do {                                                                       \
+        errno = 0;                                                             \
+        long result = (long)(e);                                               \
+        printf("%s = %ld (%s)\n", #e, result, result < 0 ? strerrorname_np(errno) : "ok"); \
+    } while (0)
 
 static void *named(void *arg) {
     prctl(PR_SET_NAME, "second-thread-too-long");
@@ -136,7 +141,6 @@ int main(int argc, char **argv) {
     SHOW(sched_getaffinity(0, sizeof set, &set));
     printf("cpus %d\n", CPU_COUNT(&set) == sysconf(_SC_NPROCESSORS_ONLN));
     SHOW(getuid() == geteuid());
-    SHOW(syscall(SYS_io_uring_setup, 1, NULL));
     SHOW(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     SHOW(prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
     SHOW(getpriority(PRIO_PROCESS, 0));

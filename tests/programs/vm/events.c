@@ -14,7 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SHOW(e) printf("%s = %ld (%s)\n", #e, (long)(errno = 0, e), strerrorname_np(errno) ?: "0")
+#define SHOW(e)                                                                \
+    do {                                                                       \
+        errno = 0;                                                             \
+        long result = (long)(e);                                               \
+        printf("%s = %ld (%s)\n", #e, result, result < 0 ? strerrorname_np(errno) : "ok"); \
+    } while (0)
 
 static int ep;
 static struct epoll_event got[8];

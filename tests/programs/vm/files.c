@@ -13,7 +13,12 @@
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define SHOW(e) printf("%s = %ld (%s)\n", #e, (long)(errno = 0, e), strerrorname_np(errno) ?: "0")
+#define SHOW(e)                                                                \
+    do {                                                                       \
+        errno = 0;                                                             \
+        long result = (long)(e);                                               \
+        printf("%s = %ld (%s)\n", #e, result, result < 0 ? strerrorname_np(errno) : "ok"); \
+    } while (0)
 
 static int by_name(const struct dirent **a, const struct dirent **b) {
     return strcmp((*a)->d_name, (*b)->d_name);

@@ -13,18 +13,24 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define SHOW(e) printf("%s = %ld (%s)\n", #e, (long)(errno = 0, e), strerrorname_np(errno) ?: "0")
+#define SHOW(e)                                                                \
+    do {                                                                       \
+        errno = 0;                                                             \
+        long result = (long)(e);                                               \
+        printf("%s = %ld (%s)\n", #e, result, result < 0 ? strerrorname_np(errno) : "ok"); \
+    } while (0)
 
 static int p[2], q[2];
+static long total, sum, end;
 
 static void *reader(void *arg) {
     unsigned char b[5000];
-    long total = 0, sum = 0, n;
+    long n;
     while ((n = read(p[0], b, sizeof b)) > 0) {
         total += n;
         for (long i = 0; i < n; i++) sum += b[i];
     }
-    printf("reader: %ld bytes, sum %ld, end %ld\n", total, sum, n);
+    end = n;
     return arg;
 }
 
@@ -48,6 +54,7 @@ int main(void) {
     SHOW(write(p[1], big, 300000));
     SHOW(close(p[1]));
     pthread_join(t, NULL);
+    printf("reader: %ld bytes, sum %ld, end %ld\n", total, sum, end);
     close(p[0]);
 
     pipe(p), pipe(q);

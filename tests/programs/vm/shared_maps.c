@@ -9,7 +9,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define SHOW(e) printf("%s = %ld (%s)\n", #e, (long)(errno = 0, e), strerrorname_np(errno) ?: "0")
+#define SHOW(e)                                                                \
+    do {                                                                       \
+        errno = 0;                                                             \
+        long result = (long)(e);                                               \
+        printf("%s = %ld (%s)\n", #e, result, result < 0 ? strerrorname_np(errno) : "ok"); \
+    } while (0)
 
 int main(void) {
     int fd = memfd_create("two", MFD_ALLOW_SEALING);

@@ -16,7 +16,12 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define SHOW(e) printf("%s = %ld (%s)\n", #e, (long)(errno = 0, e), strerrorname_np(errno) ?: "0")
+#define SHOW(e)                                                                \
+    do {                                                                       \
+        errno = 0;                                                             \
+        long result = (long)(e);                                               \
+        printf("%s = %ld (%s)\n", #e, result, result < 0 ? strerrorname_np(errno) : "ok"); \
+    } while (0)
 
 static int send_fd(int s, int fd) {
     char c[CMSG_SPACE(4)] = {0};
@@ -52,12 +57,12 @@ static void *echo(void *arg) {
 }
 
 static int listener, clients = 4;
+static long bytes;
 
 // An epoll server that serves until all clients have gone.
 static void *serve(void *arg) {
     int ep = epoll_create1(0), gone = 0;
     epoll_ctl(ep, EPOLL_CTL_ADD, listener, &(struct epoll_event){EPOLLIN, {.fd = listener}});
-    long bytes = 0;
     while (gone < clients) {
         struct epoll_event e[4];
         int n = epoll_wait(ep, e, 4, -1);
@@ -77,7 +82,6 @@ static void *serve(void *arg) {
             if (r == 0) close(fd), gone++;
         }
     }
-    printf("server: %ld bytes\n", bytes);
     return arg;
 }
 
@@ -156,6 +160,7 @@ int main(void) {
         printf("client %d: %ld\n", i, (long)result);
     }
     pthread_join(t, NULL);
+    printf("server: %ld bytes\n", bytes);
     l = sizeof a;
     SHOW(getsockname(listener, (void *)&a, &l));
     close(listener);
