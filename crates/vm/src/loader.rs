@@ -207,6 +207,7 @@ impl Vm {
             }
         };
         let stack = self.make_stack(program, &program.path, &arguments, &main, base)?;
+        self.kernel.process.start_stack = stack;
         let mut regs = Registers {
             rip: entry,
             rflags: 0x202,

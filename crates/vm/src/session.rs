@@ -224,6 +224,7 @@ impl Vm {
             host_signals::install()?;
             fault::note_foreign_signals();
         }
+        self.read_limits()?;
         self.inherit_descriptors()?;
         let regs = self.load(program)?;
         let id = self.kernel.process.next_thread();

@@ -110,8 +110,9 @@ impl Vm {
         let mut path = memory::read_c_string(path, 4096)?;
         let mut host = libc::AT_FDCWD;
         if path.is_empty() && flags as i32 & libc::AT_EMPTY_PATH != 0 {
-            let number = self.host_file(directory as i32)?.0;
-            path = self.recorded_path(number)?;
+            host = self.host_directory(directory as i32, b".")?;
+            path = self.recorded_path(host)?;
+            host = libc::AT_FDCWD;
         } else {
             host = self.host_directory(directory as i32, &path)?;
             if host != libc::AT_FDCWD {
@@ -164,7 +165,7 @@ impl Vm {
         self.kernel.signals.after_exec();
         self.kernel.timers.after_exec();
         self.kernel.process.renew_random();
-        self.close_on_exec();
+        self.kernel.fds.close_on_exec_all();
         let id = self.current;
         self.keep_only_current(id);
         let pid = self.kernel.process.pid;

@@ -9,19 +9,31 @@
 
 mod clone;
 mod dispatch;
+mod epoll;
+mod eventfd;
 mod exec;
+mod fcntl;
 mod fd;
 mod file;
 mod futex;
+mod ioctl;
 mod memory_map;
 mod misc;
 pub mod names;
 pub mod outside;
+mod path;
+mod pipe;
+mod poll;
+mod proc_files;
 pub mod process;
 pub mod signal;
 mod signal_frame;
+mod socket;
+mod socketpair;
+mod splice;
 mod time;
 mod timer;
+mod timerfd;
 
 use crate::machine::Vm;
 use crate::memory::BadAddress;
@@ -46,6 +58,11 @@ pub struct Call {
     pub woken: bool,
     /// A signal handler is to run: give up with EINTR if nothing has come.
     pub interrupted: bool,
+    /// Virtual time at which a call with a time-out of its own gives up; it
+    /// may wake before, for a timer among what it waits for.
+    pub limit: Option<u64>,
+    /// What it has transferred before it blocked.
+    pub done: u64,
 }
 
 /// Why a system call did not just return a number.
@@ -96,6 +113,9 @@ pub struct Kernel {
     pub signals: signal::Signals,
     pub process: process::Process,
     pub timers: timer::Timers,
+    pub machine: misc::Machine,
+    /// While replaying: stand-ins for files that are mapped shared.
+    pub shared_files: memory_map::SharedFiles,
     /// System calls already complained about.
     reported: std::collections::BTreeSet<u64>,
 }
@@ -118,6 +138,8 @@ impl Vm {
             deadline: None,
             woken: false,
             interrupted: false,
+            limit: None,
+            done: 0,
         };
         // The instruction itself leaves rip and flags there.
         let (rip, flags) = (self.regs().rip, self.regs().rflags);
@@ -144,6 +166,7 @@ impl Vm {
             call.interrupted = self.must_interrupt();
         }
         let mut outcome = self.dispatch(&mut call);
+        self.settle();
         if matches!(outcome, Err(Halt::Block(_))) && self.must_interrupt() {
             self.kernel.futexes.forget(self.current);
             call.interrupted = true;

@@ -33,6 +33,8 @@ pub struct Process {
     pub user: u32,
     /// Absolute path of the program.
     pub executable: std::path::PathBuf,
+    /// Where the first stack begins: the argument count, then the arguments.
+    pub start_stack: u64,
     /// The sixteen random bytes every program is started with.
     pub start_random: [u8; 16],
     /// While a parent waits in vfork for this process: where to tell it.
@@ -96,7 +98,7 @@ impl Vm {
             return self.await_vfork();
         }
         let [parent_tid, child_tid, tls] = pointers;
-        self.externalise_objects()?;
+        self.externalise()?;
         self.flush_recording()?;
         if let Some(tree) = &mut self.tree {
             tree.ordered = true;
@@ -514,19 +516,6 @@ fn receive(fd: i32) -> Option<Vec<(u64, usize)>> {
         if memory::write(address, &packet[8..]).is_ok() {
             written.push((address, layout::PAGE as usize));
         }
-    }
-}
-
-impl Vm {
-    /// In-vm objects become host objects, because another process will share
-    /// them; files move on together from now on.
-    fn externalise_objects(&mut self) -> Result<(), Error> {
-        self.kernel.fds.externalise();
-        Ok(())
-    }
-
-    pub(super) fn close_on_exec(&mut self) {
-        self.kernel.fds.close_on_exec_all();
     }
 }
 

@@ -10,9 +10,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -115,7 +114,7 @@ impl Files {
         let stable = STABLE.iter().any(|prefix| path.starts_with(prefix));
         let store = writable || !stable;
         if store {
-            self.store(path, file, &hash)?;
+            self.store(file, &hash)?;
         }
         self.list.push(MappedFile {
             path: name.to_vec(),
@@ -131,7 +130,7 @@ impl Files {
         self.directory.join("files").join(hash)
     }
 
-    fn store(&self, path: &Path, file: &File, hash: &str) -> Result<(), RecordError> {
+    fn store(&self, file: &File, hash: &str) -> Result<(), RecordError> {
         let target = self.stored_path(hash);
         // Another process of the tree may be storing the same file.
         let temporary = target.with_extension(self.process.to_string());
@@ -148,8 +147,7 @@ impl Files {
             .mode(0o600)
             .open(&temporary)
             .map_err(|error| RecordError::write(&temporary, error))?;
-        let mut source = reopen(path, file)?;
-        std::io::copy(&mut source, &mut copy)
+        std::io::copy(&mut Contents::of(file), &mut copy)
             .map_err(|error| RecordError::write(&temporary, error))?;
         fs::rename(&temporary, &target).map_err(|error| RecordError::write(&target, error))
     }
@@ -189,9 +187,9 @@ impl Files {
             if self.list[index].stored {
                 continue;
             }
-            let (path, file) = self.open_mapped(index as FileIndex)?;
+            let (_, file) = self.open_mapped(index as FileIndex)?;
             let hash = self.list[index].hash.clone();
-            self.store(&path, &file, &hash)?;
+            self.store(&file, &hash)?;
             self.list[index].stored = true;
             packed += 1;
         }
@@ -200,14 +198,29 @@ impl Files {
     }
 }
 
-/// A second handle with a position of its own.
-fn reopen(path: &Path, file: &File) -> Result<File, RecordError> {
-    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
-        .map_err(|error| RecordError::read(path, error))
+/// Reads a whole file by position. A second handle would drop the process's
+/// record locks on the file when it is closed.
+struct Contents<'a> {
+    file: &'a File,
+    position: u64,
+}
+
+impl<'a> Contents<'a> {
+    fn of(file: &'a File) -> Self {
+        Contents { file, position: 0 }
+    }
+}
+
+impl Read for Contents<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.file.read_at(buffer, self.position)?;
+        self.position += count as u64;
+        Ok(count)
+    }
 }
 
 fn hash_file(path: &Path, file: &File) -> Result<(u64, String), RecordError> {
-    let mut source = reopen(path, file)?;
+    let mut source = Contents::of(file);
     let mut hash = Xxh3::new();
     let mut buffer = vec![0; 1 << 18];
     let mut size = 0;
