@@ -40,6 +40,7 @@ enum Command {
     Mark(commands::mark::Arguments),
     Baseline(commands::baseline::Arguments),
     Gc(commands::gc::Arguments),
+    Doctor(commands::doctor::Arguments),
 }
 
 fn main() {
@@ -60,6 +61,7 @@ fn main() {
         Command::Mark(arguments) => commands::mark::run(arguments),
         Command::Baseline(arguments) => commands::baseline::run(arguments),
         Command::Gc(arguments) => commands::gc::run(arguments),
+        Command::Doctor(arguments) => commands::doctor::run(arguments),
     };
     let code = result.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);

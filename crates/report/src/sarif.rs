@@ -23,7 +23,11 @@ const STEPS_PER_THREAD: usize = 400;
 /// The SARIF document. Files under `root` (the checkout) are named relative
 /// to it.
 pub fn render(report: &Report, root: Option<&Path>) -> String {
-    let writer = Writer { report, root };
+    let writer = Writer {
+        report,
+        root,
+        most: RESULTS,
+    };
     let mut text = serde_json::to_string_pretty(&writer.log())
         .expect("a JSON value with string keys always has a text form");
     text.push('\n');
@@ -33,6 +37,8 @@ pub fn render(report: &Report, root: Option<&Path>) -> String {
 struct Writer<'a> {
     report: &'a Report,
     root: Option<&'a Path>,
+    /// Results written at most.
+    most: usize,
 }
 
 impl Writer<'_> {
@@ -40,8 +46,8 @@ impl Writer<'_> {
         let report = self.report;
         let mut worst_first: Vec<&Race> = report.races.iter().collect();
         worst_first.sort_by_key(|race| (race.verdict.rank(), race.id));
-        let left_out = worst_first.len().saturating_sub(RESULTS);
-        worst_first.truncate(RESULTS);
+        let left_out = worst_first.len().saturating_sub(self.most);
+        worst_first.truncate(self.most);
         let results: Vec<Value> = worst_first.iter().map(|race| self.result(race)).collect();
 
         let mut notes: Vec<Value> = report
@@ -54,7 +60,8 @@ impl Writer<'_> {
         if left_out > 0 {
             notes.push(note(&format!(
                 "{left_out} races with the least bad verdicts were left out: \
-                 code scanning takes no more than {RESULTS} results"
+                 code scanning takes no more than {} results",
+                self.most
             )));
         }
         let mut invocation = json!({
@@ -447,11 +454,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn more_results_than_code_scanning_takes_lose_the_least_bad() {
+        let mut report = Report::new("vm", vec![]);
+        for verdict in [Verdict::NotARace, Verdict::NotARace, Verdict::SpecViolated] {
+            let mut race = Race::new(1, 1, [Access::unseen(), Access::unseen()]);
+            race.verdict = verdict;
+            report.races.push(race);
+        }
+        let writer = Writer {
+            report: &report,
+            root: None,
+            most: 1,
+        };
+        let run = &writer.log()["runs"][0];
+        assert_eq!(run["results"].as_array().map(Vec::len), Some(1));
+        assert_eq!(run["results"][0]["ruleId"], "spec-violated");
+        let notes = run["invocations"][0]["toolExecutionNotifications"].to_string();
+        assert!(
+            notes.contains("2 races with the least bad verdicts were left out"),
+            "{notes}"
+        );
+    }
+
+    #[test]
     fn paths_become_addresses() {
         let report = Report::new("vm", vec![]);
         let writer = Writer {
             report: &report,
             root: Some(Path::new("/home/ada/prog")),
+            most: RESULTS,
         };
         let uri = |path| writer.artifact(path).to_string();
         assert_eq!(

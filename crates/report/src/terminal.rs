@@ -488,6 +488,12 @@ impl Page<'_> {
                 "inputs and schedules other than those that were run",
             );
         }
+        if !self.report.unused_suppressions.is_empty() {
+            self.line("suppressions that matched nothing:");
+        }
+        for one in &self.report.unused_suppressions {
+            self.line(&format!("  - {}", plain(one)));
+        }
     }
 
     fn limit(&self, usual: usize) -> usize {

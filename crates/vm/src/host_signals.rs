@@ -218,6 +218,20 @@ pub fn stop(signal: i32) {
     }
 }
 
+/// Does something while no signal can come.
+pub fn held<T>(work: impl FnOnce() -> T) -> T {
+    // SAFETY: sets on the stack.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::sigprocmask(libc::SIG_BLOCK, &all, &mut before);
+        let result = work();
+        libc::sigprocmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
+    }
+}
+
 /// Waits with `ppoll` such that a signal noted before or during the wait ends
 /// it.
 pub fn poll(descriptors: &mut [libc::pollfd], timeout: Option<&libc::timespec>) -> i32 {

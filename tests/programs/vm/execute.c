@@ -65,8 +65,9 @@ int main(int argc, char **argv) {
     printf("vfork shares: %d %d\n", shared, WEXITSTATUS(status));
 
     char *arguments[] = {argv[0], "spawned", NULL};
-    printf("spawn: %d\n", posix_spawn(&pid, argv[0], NULL, NULL, arguments, environ));
+    int spawned = posix_spawn(&pid, argv[0], NULL, NULL, arguments, environ);
     waitpid(pid, &status, 0);
+    printf("spawn: %d\n", spawned);
     printf("spawned: %d\n", WEXITSTATUS(status));
     printf("spawn of nothing: %d\n", posix_spawn(&pid, "/nonexistent", NULL, NULL, arguments, environ) == ENOENT);
 

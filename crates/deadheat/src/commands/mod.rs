@@ -3,6 +3,7 @@
 pub mod baseline;
 pub mod compare;
 pub mod detect;
+pub mod doctor;
 pub mod dump;
 pub mod exec;
 pub mod explain;

@@ -186,7 +186,6 @@ impl Vm {
             tree.forked = true;
         }
         self.open_streams(number)?;
-        host_signals::forget();
         let (_, facts) = self.io.external_bytes(tag::PROCESS, || {
             // SAFETY: these calls have no preconditions.
             let (pid, parent) = unsafe { (libc::getpid(), libc::getppid()) };
@@ -422,8 +421,15 @@ impl Vm {
 
 /// Forks this process; the kernel's convention for errors.
 fn host_fork() -> i64 {
-    // SAFETY: the vm has one thread, so the child finds every lock free.
-    let pid = unsafe { libc::fork() };
+    // A child inherits no pending signals, but keeps those sent to itself.
+    let pid = host_signals::held(|| {
+        // SAFETY: the vm has one thread, so the child finds every lock free.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            host_signals::forget();
+        }
+        pid
+    });
     if pid < 0 {
         -i64::from(
             std::io::Error::last_os_error()
@@ -538,7 +544,7 @@ impl Vm {
     }
 
     pub(super) fn shows_output(&self) -> bool {
-        self.tree.as_ref().is_none_or(|tree| tree.shows_output())
+        !self.muted && self.tree.as_ref().is_none_or(|tree| tree.shows_output())
     }
 
     pub(super) fn await_turn(&mut self, write: Option<u64>) -> Result<(), Error> {

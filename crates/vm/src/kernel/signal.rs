@@ -836,11 +836,16 @@ impl Vm {
         self.signals().trap = trap;
         let regs = *self.regs();
         let moment = self.moment();
+        if signal != libc::SIGTRAP {
+            self.count_fault();
+        }
         self.leave_trail(&[signal as u64, code as u64, address, regs.rip]);
         self.force(info, false);
         if self.ended.is_none() {
             return Ok(None);
         }
+        // Status flags that nobody reads any more may be the translation's.
+        self.regs().rflags &= !0x8d5;
         self.fault = Some(GuestFault {
             moment,
             signal,
