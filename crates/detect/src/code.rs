@@ -89,8 +89,20 @@ fn module_origin(name: &str) -> Origin {
     } else if has_any(
         name,
         &[
-            "libc.so", "libc-2", "libpthread", "librt.so", "librt-2", "libdl.so", "libdl-2",
-            "libm.so", "libm-2", "libresolv", "libnss_", "libmvec", "libc.musl", "libanl",
+            "libc.so",
+            "libc-2",
+            "libpthread",
+            "librt.so",
+            "librt-2",
+            "libdl.so",
+            "libdl-2",
+            "libm.so",
+            "libm-2",
+            "libresolv",
+            "libnss_",
+            "libmvec",
+            "libc.musl",
+            "libanl",
         ],
     ) {
         Origin::CLibrary

@@ -31,7 +31,9 @@ use vm::observe::{AccessEvent, AfterHook, Interest, Observer, SyscallEvent, Thre
 pub enum Meaning {
     Plain,
     /// A locked instruction, or atomic by debug info.
-    Atomic { order_unknown: bool },
+    Atomic {
+        order_unknown: bool,
+    },
     /// A block given back to the allocator.
     Free,
 }
@@ -418,7 +420,8 @@ impl<C: Checker> Engine<C> {
         };
         access.meaning = Meaning::Atomic { order_unknown };
         for word in words_of(event.address, event.size) {
-            if event.read && acquires
+            if event.read
+                && acquires
                 && let Some(object) = self.words.get(word)
             {
                 thread.acquire(&object.clock);
@@ -776,9 +779,7 @@ impl<C: Checker> Engine<C> {
                 self.channels.by_descriptor.insert(result, channel);
             }
             libc::SYS_dup | libc::SYS_dup2 | libc::SYS_dup3 => self.duplicated(first, result),
-            libc::SYS_fcntl
-                if matches!(second as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) =>
-            {
+            libc::SYS_fcntl if matches!(second as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
                 self.duplicated(first, result);
             }
             libc::SYS_close => {

@@ -56,10 +56,8 @@ fn stop_at(found: &Found, pair: &Pair, side: &Side) -> Wanted {
     Wanted {
         order: side.order,
         moment: side.moment,
-        memory: (side.kind != AccessKind::Free).then_some((
-            side.address,
-            u32::try_from(side.size).unwrap_or(u32::MAX),
-        )),
+        memory: (side.kind != AccessKind::Free)
+            .then_some((side.address, u32::try_from(side.size).unwrap_or(u32::MAX))),
         describe: Some(pair.address),
         stack_of: Some(found.stack_owner(pair.address).unwrap_or(1)),
     }
@@ -106,9 +104,7 @@ struct Scenes<'a> {
 
 impl<'a> Scenes<'a> {
     fn get(&self, stop: &Wanted) -> Option<&'a Scene> {
-        self.by_stop
-            .get(&(stop.moment, stop.describe))
-            .copied()
+        self.by_stop.get(&(stop.moment, stop.describe)).copied()
     }
 
     fn stack(&self, at: (Moment, u64)) -> Vec<Frame> {
@@ -211,10 +207,7 @@ fn place(found: &Found, scenes: &Scenes<'_>, pair: &Pair) -> Place {
     place.description = match (variable, owner) {
         (Some(variable), owner) => match (&variable.function, owner) {
             (Some(function), Some(owner)) => {
-                format!(
-                    "{} in {function}, stack of thread {owner}",
-                    variable.path
-                )
+                format!("{} in {function}, stack of thread {owner}", variable.path)
             }
             (Some(function), None) => format!("{} in {function}", variable.path),
             _ => variable.path.clone(),
@@ -308,7 +301,11 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
         ));
     }
     report.races.sort_by(|one, other| {
-        let order = |race: &Race| race.occurrences.first().map(|instance| (instance.first, instance.second));
+        let order = |race: &Race| {
+            race.occurrences
+                .first()
+                .map(|instance| (instance.first, instance.second))
+        };
         order(one).cmp(&order(other))
     });
     report.sort_and_number();

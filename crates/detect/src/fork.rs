@@ -60,7 +60,8 @@ where
             // SAFETY: waiting for our own child.
             while unsafe { libc::waitpid(child, &mut status, 0) } == -1
                 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted
-            {}
+            {
+            }
             let how = if libc::WIFSIGNALED(status) {
                 format!("signal {}", libc::WTERMSIG(status))
             } else {
@@ -74,11 +75,30 @@ where
     }
 }
 
+/// What the program wrote while it was recorded is not written again: the
+/// standard streams of this process lead nowhere from now on.
+pub fn silence_output() {
+    // SAFETY: opening and duplicating descriptors of this process; failures
+    // leave the streams as they were.
+    unsafe {
+        let nowhere = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if nowhere >= 0 {
+            libc::dup2(nowhere, 1);
+            libc::dup2(nowhere, 2);
+            libc::close(nowhere);
+        }
+    }
+}
+
 fn high_descriptor(file: File) -> File {
     use std::os::fd::AsRawFd;
     // SAFETY: duplicating a descriptor we own; the result is ours.
     unsafe {
         let high = libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 900);
-        if high < 0 { file } else { File::from_raw_fd(high) }
+        if high < 0 {
+            file
+        } else {
+            File::from_raw_fd(high)
+        }
     }
 }

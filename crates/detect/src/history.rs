@@ -146,7 +146,14 @@ impl Historian {
             && self.watched.binary_search(&granule).is_ok()
     }
 
-    fn pair(&mut self, earlier: &Past, later: &Past, mask: u8, granule: u64, block: Option<&Block>) {
+    fn pair(
+        &mut self,
+        earlier: &Past,
+        later: &Past,
+        mask: u8,
+        granule: u64,
+        block: Option<&Block>,
+    ) {
         let key = |past: &Past| (past.side.pc, past.side.kind);
         let (one, two) = (key(earlier), key(later));
         let (one, two) = if one <= two { (one, two) } else { (two, one) };
@@ -250,7 +257,9 @@ impl Checker for Historian {
             return (first..=last).all(|granule| !self.is_watched(granule));
         }
         let index = self.watched.partition_point(|granule| *granule < first);
-        self.watched.get(index).is_none_or(|granule| *granule > last)
+        self.watched
+            .get(index)
+            .is_none_or(|granule| *granule > last)
     }
 
     fn is_exact(&self) -> bool {
@@ -263,9 +272,10 @@ impl Checker for Historian {
             (_, true) => AccessKind::Write,
             _ => AccessKind::Read,
         };
-        let order_unknown = access.meaning == Meaning::Atomic {
-            order_unknown: true,
-        };
+        let order_unknown = access.meaning
+            == Meaning::Atomic {
+                order_unknown: true,
+            };
         let mut side: Option<Side> = None;
         for piece in pieces(access.address, access.size) {
             let Some(racy) = self.racy.get(&piece.granule).copied() else {

@@ -3,7 +3,7 @@
 use crate::engine::{Checker, Engine};
 use crate::find::{Candidates, Finder};
 use crate::findings::{self, Found, ThreadFacts};
-use crate::fork::{ForkError, in_child};
+use crate::fork::{ForkError, in_child, silence_output};
 use crate::history::Historian;
 use crate::scene::{self, Scene, Wanted};
 use crate::shadow::ShadowError;
@@ -79,6 +79,7 @@ fn replay<C: Checker + 'static>(
     recording: &Recording,
     checker: C,
 ) -> Result<(Box<Engine<C>>, Option<i32>), PassError> {
+    silence_output();
     let mut vm = Vm::replay(recording)?;
     vm.observe(Box::new(Engine::new(checker)));
     let stop = vm.run(None)?;
@@ -130,7 +131,11 @@ fn second_pass(recording: &Recording, candidates: Candidates) -> Result<Found, P
     })
 }
 
-fn third_pass(recording: &Recording, wanted: Vec<Wanted>) -> Result<Vec<(Wanted, Scene)>, PassError> {
+fn third_pass(
+    recording: &Recording,
+    wanted: Vec<Wanted>,
+) -> Result<Vec<(Wanted, Scene)>, PassError> {
+    silence_output();
     let mut vm = Vm::replay(recording)?;
     Ok(scene::visit(&mut vm, wanted)?)
 }

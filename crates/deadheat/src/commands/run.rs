@@ -1,7 +1,7 @@
 //! `deadheat run`: records a program, finds its races and reports them.
 
-use super::record::{self, ScheduleArguments};
 use super::Failure;
+use super::record::{self, ScheduleArguments};
 use crate::reporting::ReportOptions;
 use report::Stream;
 use std::ffi::OsString;
