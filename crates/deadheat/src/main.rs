@@ -22,8 +22,14 @@ struct CommandLine {
 enum Command {
     /// Run a program and write a recording of it
     Record(commands::record::Arguments),
+    /// Run a program in the vm without recording it
+    Exec(commands::exec::Arguments),
     /// Run a recorded execution again, identical to the last register
     Replay(commands::replay::Arguments),
+    /// Tell what a recording holds, in words
+    Dump(commands::dump::Arguments),
+    /// Copy into a recording all files it needs, so that it replays elsewhere
+    Pack(commands::pack::Arguments),
     Report(commands::report::Arguments),
     Explain(commands::explain::Arguments),
     Show(commands::show::Arguments),
@@ -39,7 +45,10 @@ fn main() {
     let line = CommandLine::parse();
     let result = match &line.command {
         Command::Record(arguments) => commands::record::run(arguments),
+        Command::Exec(arguments) => commands::exec::run(arguments),
         Command::Replay(arguments) => commands::replay::run(arguments),
+        Command::Dump(arguments) => commands::dump::run(arguments),
+        Command::Pack(arguments) => commands::pack::run(arguments),
         Command::Report(arguments) => commands::report::run(arguments),
         Command::Explain(arguments) => commands::explain::run(arguments),
         Command::Show(arguments) => commands::show::run(arguments),

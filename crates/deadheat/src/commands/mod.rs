@@ -3,10 +3,13 @@
 pub mod baseline;
 pub mod compare;
 pub mod doctor;
+pub mod dump;
+pub mod exec;
 pub mod explain;
 pub mod gc;
 pub mod list;
 pub mod mark;
+pub mod pack;
 pub mod record;
 pub mod replay;
 pub mod report;

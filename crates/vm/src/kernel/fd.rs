@@ -158,6 +158,34 @@ impl Descriptors {
         Ok(i64::from(to))
     }
 
+    /// Another process will share the descriptors: positions become the
+    /// host's own.
+    pub fn externalise(&mut self) {
+        for description in self.descriptions.values_mut() {
+            let Object::Host(file) = &mut description.object;
+            if std::mem::take(&mut file.positioned) {
+                let number = file.number();
+                if number >= 0 {
+                    // SAFETY: sets the position of an open file.
+                    unsafe { libc::lseek(number, description.offset as i64, libc::SEEK_SET) };
+                }
+            }
+        }
+    }
+
+    /// Another program is executed.
+    pub fn close_on_exec_all(&mut self) {
+        let closing: Vec<i32> = self
+            .table
+            .iter()
+            .filter(|(_, entry)| entry.close_on_exec)
+            .map(|(fd, _)| *fd)
+            .collect();
+        for fd in closing {
+            let _ = self.close(fd);
+        }
+    }
+
     pub fn close_on_exec(&self, fd: i32) -> Result<bool, Halt> {
         Ok(self.entry(fd)?.close_on_exec)
     }

@@ -220,11 +220,16 @@ impl Vm {
     /// The guest has written `length` bytes to `fd`: a replay shows what went
     /// to the standard streams.
     pub(super) fn wrote(&mut self, fd: i32, address: u64, length: i64) -> Result<(), Halt> {
-        if self.io.is_live() || length <= 0 {
+        if length <= 0 {
             return Ok(());
         }
         let Object::Host(file) = &self.kernel.fds.get(fd)?.object;
         if let Some(stream) = file.standard_stream {
+            let order = self.order_output()?;
+            if self.io.is_live() || !self.shows_output() {
+                return Ok(());
+            }
+            self.await_turn(order)?;
             let bytes = memory::read_vec(address, length as usize)?;
             // Whoever reads the replay's output may have gone away; the replay
             // itself is not concerned.
@@ -235,6 +240,7 @@ impl Vm {
                     .write_all(&bytes)
                     .and_then(|()| std::io::stdout().flush())
             };
+            self.had_turn(order);
         }
         Ok(())
     }
