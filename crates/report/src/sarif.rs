@@ -4,8 +4,9 @@
 //! thread: the calls that lead to the access, outermost first, then the
 //! access, with `executionOrder` where it is known which came first. The race
 //! fingerprint identifies a result across uploads. What GitHub's code scanning
-//! refuses or cuts off is kept within its limits, worst races first, and the
-//! file says how many were left out.
+//! refuses or cuts off is kept within its limits (10 MB compressed, so the text
+//! is compact and each stack is in it once), worst races first, and the file
+//! says how many were left out.
 
 use crate::words::{
     access_words, between, earlier, executions, ordering, stack, thread_words, title, value_words,
@@ -28,7 +29,7 @@ pub fn render(report: &Report, root: Option<&Path>) -> String {
         root,
         most: RESULTS,
     };
-    let mut text = serde_json::to_string_pretty(&writer.log())
+    let mut text = serde_json::to_string(&writer.log())
         .expect("a JSON value with string keys always has a text form");
     text.push('\n');
     text
@@ -99,11 +100,6 @@ impl Writer<'_> {
     fn result(&self, race: &Race) -> Value {
         let [first, second] = &race.accesses;
         let (kind, level) = level(race.verdict);
-        let stacks: Vec<Value> = [first, second]
-            .into_iter()
-            .filter(|access| !stack(access).is_empty())
-            .map(|access| self.stack(access))
-            .collect();
         let mut result = json!({
             "ruleId": race.verdict.name(),
             "ruleIndex": race.verdict.rank(),
@@ -120,7 +116,6 @@ impl Writer<'_> {
                 "message": { "text": "The calls of each thread up to its access" },
                 "threadFlows": self.thread_flows(race),
             }],
-            "stacks": stacks,
             "suppressions": suppressions(race),
         });
         if second.kind != AccessKind::Unknown {
@@ -230,24 +225,6 @@ impl Writer<'_> {
         flows
     }
 
-    fn stack(&self, access: &Access) -> Value {
-        let frames: Vec<Value> = stack(access)
-            .iter()
-            .take(STEPS_PER_THREAD)
-            .map(|frame| {
-                let mut one = json!({ "location": self.location(frame, None) });
-                if let Some(module) = &frame.module {
-                    one["module"] = module.as_str().into();
-                }
-                if let Some(thread) = access.thread {
-                    one["threadId"] = thread.into();
-                }
-                one
-            })
-            .collect();
-        json!({ "message": { "text": said(access) }, "frames": frames })
-    }
-
     fn access_location(&self, access: &Access) -> Value {
         match stack(access).first() {
             Some(frame) => self.location(frame, Some(&said(access))),
@@ -272,7 +249,7 @@ impl Writer<'_> {
             "artifactLocation": artifact,
             "region": { "startLine": line },
         });
-        if let (Some(module), Some(offset)) = (&frame.module, frame.offset)
+        if let (None, Some(module), Some(offset)) = (&frame.file, &frame.module, frame.offset)
             && let Ok(offset) = i64::try_from(offset)
         {
             physical["address"] = json!({

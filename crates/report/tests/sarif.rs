@@ -124,9 +124,6 @@ fn broken_rules(log: &Value) -> Vec<String> {
                 steps <= 1000,
                 "code scanning: thread flow locations per result",
             );
-            for stack in result["stacks"].as_array().into_iter().flatten() {
-                rule(stack["frames"].is_array(), "3.44.3 frames");
-            }
             for one in result["suppressions"].as_array().into_iter().flatten() {
                 rule(
                     matches!(one["kind"].as_str(), Some("inSource" | "external")),
@@ -184,10 +181,7 @@ fn visit(value: &Value, see: &mut dyn FnMut(&str, &Value)) {
 
 #[test]
 fn word_for_word() {
-    golden(
-        "mixed.sarif",
-        &report::sarif(&mixed(), Some(Path::new("/src/server"))),
-    );
+    golden("mixed.sarif", &format!("{:#}\n", sarif(&mixed())));
 }
 
 #[test]
