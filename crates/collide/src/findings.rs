@@ -1,0 +1,254 @@
+//! The races found so far: catches merged by fingerprint, and the labels of
+//! paper 002, section 3.3.
+//!
+//! Nothing is hidden: a race that fits a pattern of harmless ones is labelled
+//! and comes last. A reference count is told from a statistics counter as in
+//! the paper, by whether the value ever goes down.
+
+use crate::pattern::Usage;
+use crate::scope::Pattern;
+use crate::wire::Catch;
+use crate::witness::{Side, Witness, number};
+use race::{Access, AccessKind, Evidence, Fingerprint, Race, labels};
+use std::collections::HashMap;
+
+/// Catches on one location before its values are taken to tell a counter.
+const SEVERAL: usize = 3;
+
+/// What has been seen of one location over all its races.
+#[derive(Debug, Default)]
+struct History {
+    increments: bool,
+    decrements: bool,
+    /// Written in another way than by counting.
+    other_writes: bool,
+    /// Values in the order in which they were seen, none if they ever went
+    /// down.
+    last: u64,
+    went_down: bool,
+    went_up: bool,
+    catches: usize,
+}
+
+struct Finding {
+    race: Race,
+    location: String,
+    usages: Vec<(Usage, AccessKind)>,
+    /// Bits seen to change.
+    changed: u64,
+}
+
+#[derive(Default)]
+pub struct Findings {
+    found: Vec<Finding>,
+    by_fingerprint: HashMap<Fingerprint, usize>,
+    histories: HashMap<String, History>,
+    special: Vec<Pattern>,
+    pub catches: u64,
+}
+
+impl Findings {
+    /// `special` are variables on which races are expected.
+    pub fn new(special: Vec<Pattern>) -> Findings {
+        Findings {
+            special,
+            ..Findings::default()
+        }
+    }
+
+    pub fn races(&self) -> usize {
+        self.found.len()
+    }
+
+    /// Takes in a catch. False if both sides synchronise, so that it is no
+    /// data race (paper 002, section 2.1).
+    pub fn take(&mut self, catch: &Catch, witness: &Witness<'_>) -> bool {
+        let held = witness.held(catch);
+        let place = witness.place(catch.address);
+        let location = match witness.variable(catch.address) {
+            Some(name) => name,
+            None => format!("{:#x}", catch.address),
+        };
+        let opponents: Vec<Option<Side>> = if catch.opponents.is_empty() {
+            vec![None]
+        } else {
+            catch
+                .opponents
+                .iter()
+                .map(|opponent| Some(witness.opponent(catch, opponent)))
+                .collect()
+        };
+        let mut any = false;
+        for opponent in opponents {
+            let other_synchronises = opponent.as_ref().is_some_and(|side| side.synchronises);
+            if held.synchronises && (other_synchronises || opponent.is_none()) {
+                continue;
+            }
+            any = true;
+            self.observe(&location, catch, &held, opponent.as_ref());
+            self.add(catch, &held, opponent, place.clone(), &location);
+        }
+        if any {
+            self.catches += 1;
+        }
+        any
+    }
+
+    fn observe(&mut self, location: &str, catch: &Catch, held: &Side, opponent: Option<&Side>) {
+        let history = self.histories.entry(location.to_string()).or_default();
+        history.catches += 1;
+        for side in [Some(held), opponent].into_iter().flatten() {
+            match side.usage {
+                Usage::Increment => history.increments = true,
+                Usage::Decrement => history.decrements = true,
+                _ => history.other_writes |= side.access.kind == AccessKind::Write,
+            }
+        }
+        if let (Some(before), Some(after)) = (number(&catch.before), number(&catch.after)) {
+            let floor = if history.catches == 1 {
+                before
+            } else {
+                history.last
+            };
+            history.went_down |= before < floor || after < before;
+            history.went_up |= after > before || before > floor;
+            history.last = after;
+        }
+    }
+
+    fn add(
+        &mut self,
+        catch: &Catch,
+        held: &Side,
+        opponent: Option<Side>,
+        place: race::Place,
+        location: &str,
+    ) {
+        let usages = [Some(held), opponent.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|side| (side.usage, side.access.kind))
+            .collect();
+        let mixed = held.synchronises
+            != opponent
+                .as_ref()
+                .map_or(held.synchronises, |side| side.synchronises);
+        let unknown = opponent.is_none();
+        let second = opponent.map_or_else(Access::unseen, |side| side.access);
+        let mut race = Race::new(0, 1, [held.access.clone(), second]);
+        let changed = match (number(&catch.before), number(&catch.after)) {
+            (Some(before), Some(after)) => before ^ after,
+            _ => u64::MAX,
+        };
+        if let Some(at) = self.by_fingerprint.get(&race.fingerprint) {
+            let finding = &mut self.found[*at];
+            finding.race.instances += 1;
+            finding.changed |= changed;
+            add_core(&mut finding.race, catch);
+            return;
+        }
+        race.place = Some(place);
+        if mixed {
+            race.labels.push(labels::MIXED_ATOMIC.into());
+        }
+        if unknown {
+            race.labels.push(labels::UNKNOWN_WRITER.into());
+            race.explanation = Some(
+                "the value changed while the thread stood before its access; who wrote it was not seen (another mapping of the memory, another process, the kernel or a device)"
+                    .into(),
+            );
+        }
+        add_core(&mut race, catch);
+        self.by_fingerprint
+            .insert(race.fingerprint.clone(), self.found.len());
+        self.found.push(Finding {
+            race,
+            location: location.to_string(),
+            usages,
+            changed,
+        });
+    }
+
+    /// All races with their labels, in report order: those that fit a pattern
+    /// of harmless ones last.
+    pub fn finish(&self) -> Vec<Race> {
+        let mut races: Vec<Race> = self
+            .found
+            .iter()
+            .map(|finding| {
+                let mut race = finding.race.clone();
+                race.labels
+                    .extend(self.labels(finding).into_iter().map(String::from));
+                race
+            })
+            .collect();
+        races.sort_by_key(|race| (race.is_set_aside(), u64::MAX - race.instances));
+        for (race, id) in races.iter_mut().zip(1..) {
+            race.id = id;
+        }
+        races
+    }
+
+    fn labels(&self, finding: &Finding) -> Vec<&'static str> {
+        let mut found = Vec::new();
+        if let Some(history) = self.histories.get(&finding.location) {
+            let counts = finding
+                .usages
+                .iter()
+                .any(|(usage, _)| matches!(usage, Usage::Increment | Usage::Decrement));
+            let goes_down = history.decrements || history.went_down;
+            let only_counted = !history.other_writes;
+            if counts && history.increments && history.decrements {
+                found.push(labels::REFERENCE_COUNT);
+            } else if counts
+                && only_counted
+                && !goes_down
+                && history.went_up
+                && history.catches >= SEVERAL
+            {
+                found.push(labels::STATISTICS_COUNTER);
+            }
+        }
+        if disjoint_bits(finding) {
+            found.push(labels::DISJOINT_BITS);
+        }
+        let name = finding.location.split('+').next().unwrap_or_default();
+        if self
+            .special
+            .iter()
+            .any(|pattern| pattern.matches(name) || pattern.matches(&finding.location))
+        {
+            found.push(labels::SPECIAL_VARIABLE);
+        }
+        found
+    }
+}
+
+/// A reader that looks at other bits than the writer changes. Two writers are
+/// never safe: each writes the other's bits back as they were.
+fn disjoint_bits(finding: &Finding) -> bool {
+    let [one, other] = finding.usages.as_slice() else {
+        return false;
+    };
+    let (tested, updated) = match (one, other) {
+        ((Usage::TestsBits(tested), AccessKind::Read), (Usage::UpdatesBits(bits), _)) => {
+            (tested, bits)
+        }
+        ((Usage::UpdatesBits(bits), _), (Usage::TestsBits(tested), AccessKind::Read)) => {
+            (tested, bits)
+        }
+        _ => return false,
+    };
+    tested & updated == 0 && tested & finding.changed == 0
+}
+
+fn add_core(race: &mut Race, catch: &Catch) {
+    if let Some(core) = &catch.core {
+        race.evidence.push(Evidence {
+            id: race.evidence.len() as u32 + 1,
+            text: format!("core file of the process at the catch: {core}"),
+            instance: None,
+            replay: None,
+        });
+    }
+}
