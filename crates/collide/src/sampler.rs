@@ -13,7 +13,7 @@
 
 use crate::sampling_set::CodeSite;
 use crate::wire::{Ended, Outcome, Pick, Purpose};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// Microseconds a breakpoint stands during the first sweep: code that runs 25
@@ -31,6 +31,8 @@ const SWEEP_STANDING: usize = 2048;
 const LIVE_STANDING: usize = 512;
 /// Live code whose breakpoint has expired this often in a row is cold again.
 const EXPIRIES: u8 = 3;
+/// Picks of one live site that may wait at one time.
+const QUEUED: u16 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Temperature {
@@ -44,7 +46,8 @@ enum Temperature {
 struct Site {
     code: CodeSite,
     temperature: Temperature,
-    standing: bool,
+    /// Picks that have not ended yet.
+    standing: u16,
     expiries: u8,
     /// Microseconds a thread may be held here.
     delay: u32,
@@ -142,7 +145,7 @@ impl Sampler {
             self.sites.push(Site {
                 code,
                 temperature: Temperature::Unknown,
-                standing: false,
+                standing: 0,
                 expiries: 0,
                 delay: self.longest_delay,
                 live_at: u32::MAX,
@@ -191,11 +194,6 @@ impl Sampler {
             .partition_point(|module| module.sites.end <= site)
     }
 
-    /// A site by its number: its module's key index and link-time address.
-    pub fn site(&self, site: u32) -> Option<&CodeSite> {
-        self.sites.get(site as usize).map(|site| &site.code)
-    }
-
     fn pick(&mut self, site: u32, purpose: Purpose, delay_cap: u32) -> Option<Pick> {
         let module = self.module_of(site);
         let count = self.modules.get(module)?.instances.len();
@@ -206,10 +204,13 @@ impl Sampler {
         let instance = &self.modules[module].instances[which];
         let (space, bias) = (instance.space, instance.bias);
         let state = &mut self.sites[site as usize];
-        if state.standing || state.temperature == Temperature::Banned {
+        // Live picks may wait in line for one site: a hot one is free again
+        // before the news of it arrive here.
+        let most = if purpose == Purpose::Live { QUEUED } else { 1 };
+        if state.standing >= most || state.temperature == Temperature::Banned {
             return None;
         }
-        state.standing = true;
+        state.standing += 1;
         self.standing[purpose as usize] += 1;
         Some(Pick {
             site,
@@ -374,8 +375,8 @@ impl Sampler {
         let Some(state) = self.sites.get_mut(ended.site as usize) else {
             return;
         };
-        if state.standing {
-            state.standing = false;
+        if state.standing > 0 {
+            state.standing -= 1;
             let standing = &mut self.standing[purpose as usize];
             *standing = standing.saturating_sub(1);
         }
@@ -405,6 +406,7 @@ impl Sampler {
                     self.make_not_live(ended.site, Temperature::Cold);
                 }
             }
+            Outcome::Occupied => {}
             Outcome::Refused => self.make_not_live(ended.site, Temperature::Cold),
         }
     }
@@ -415,16 +417,12 @@ impl Sampler {
             ..self.counts
         }
     }
-
-    /// All sites a report or list names; for tests and messages.
-    pub fn favoured(&self) -> HashSet<u32> {
-        self.favoured.iter().copied().collect()
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     fn sampler(count: u64) -> Sampler {
         let set = (0..count)
@@ -493,14 +491,17 @@ mod tests {
     }
 
     #[test]
-    fn a_site_stands_once_at_a_time() {
+    fn what_stands_at_one_time_is_bounded() {
         let mut sampler = sampler(3);
         let picks = sampler.sweep_picks(10);
         for pick in &picks {
             sampler.ended(&ended(pick, Outcome::Seen));
         }
-        assert_eq!(sampler.live_picks(50, 15_000).len(), 3);
-        assert_eq!(sampler.live_picks(50, 15_000).len(), 0);
+        let mut standing = 0;
+        for _ in 0..100 {
+            standing += sampler.live_picks(50, 15_000).len();
+        }
+        assert_eq!(standing, 3 * usize::from(QUEUED));
     }
 
     #[test]

@@ -131,6 +131,8 @@ pub enum Outcome {
     Seen,
     /// Stood until its time was over.
     Expired,
+    /// Never planted: there is a breakpoint already.
+    Occupied,
     /// Never planted: memory holds something else, or the table is full.
     Refused,
 }
@@ -205,6 +207,8 @@ pub enum Event {
         /// CPU nanoseconds used while a thread was stopped anyway.
         overlapped: u64,
         standing: u32,
+        /// Live picks that wait to be planted.
+        queued: u32,
     },
     /// The program that was launched has ended: exit code, or 128 + signal.
     ProgramEnded { status: i32 },
@@ -413,6 +417,7 @@ impl Message for Event {
                         Outcome::Seen => 2,
                         Outcome::Expired => 3,
                         Outcome::Refused => 4,
+                        Outcome::Occupied => 5,
                     });
                     w.u32(ended.stood);
                     w.u64(ended.stopped);
@@ -450,12 +455,14 @@ impl Message for Event {
                 stopped,
                 overlapped,
                 standing,
+                queued,
             } => {
                 w.u8(6);
                 w.u64(*cpu);
                 w.u64(*stopped);
                 w.u64(*overlapped);
                 w.u32(*standing);
+                w.u32(*queued);
             }
             Event::ProgramEnded { status } => {
                 w.u8(7);
@@ -501,6 +508,7 @@ impl Message for Event {
                             1 => Outcome::Passed,
                             2 => Outcome::Seen,
                             3 => Outcome::Expired,
+                            5 => Outcome::Occupied,
                             _ => Outcome::Refused,
                         },
                         stood: r.u32()?,
@@ -547,6 +555,7 @@ impl Message for Event {
                 stopped: r.u64()?,
                 overlapped: r.u64()?,
                 standing: r.u32()?,
+                queued: r.u32()?,
             },
             7 => Event::ProgramEnded { status: r.i32()? },
             8 => Event::Released {

@@ -8,6 +8,8 @@ use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 mod commands;
+mod failure;
+mod reporting;
 
 /// Finds the data races in a Linux x86-64 program and says what each can do.
 #[derive(Parser)]
@@ -18,9 +20,20 @@ struct CommandLine {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    Report(commands::report::Arguments),
+    Sample(commands::sample::Arguments),
+}
 
 fn main() -> ExitCode {
     let line = CommandLine::parse();
-    match line.command {}
+    let answer = match &line.command {
+        Command::Report(arguments) => commands::report::run(arguments),
+        Command::Sample(arguments) => commands::sample::run(arguments),
+    };
+    let code = answer.unwrap_or_else(|failure| {
+        eprintln!("deadheat: {}", failure.message);
+        failure.code
+    });
+    ExitCode::from(u8::try_from(code).unwrap_or(race::exit_code::FAILURE as u8))
 }

@@ -162,6 +162,7 @@ impl Holder {
         };
         let per_cpu = self.watch.scope() == watch::Scope::PerCpu;
         let mut addresses: Vec<u64> = views.iter().map(|(_, address)| *address).collect();
+        addresses.sort_unstable();
         addresses.dedup();
         let free = self.watch.free();
         let (pieces, _) = watch::pieces(operand.address, operand.size, free);

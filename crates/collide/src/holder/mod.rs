@@ -570,14 +570,16 @@ impl Holder {
     }
 
     fn plant(&mut self, pick: Pick, now: Instant) {
-        let standing = self.spaces.get_mut(&pick.space).is_some_and(|space| {
-            space.plant(pick, &mut self.table, now)
-        });
-        if standing {
-            let until = now + Duration::from_micros(u64::from(pick.dwell));
-            self.expiry.push(Reverse((until, pick.space, pick.address)));
-        } else {
-            self.note_end(&pick, Outcome::Refused, now, now, 0, false);
+        let planted = match self.spaces.get_mut(&pick.space) {
+            Some(space) => space.plant(pick, &mut self.table, now),
+            None => Err(Outcome::Refused),
+        };
+        match planted {
+            Ok(()) => {
+                let until = now + Duration::from_micros(u64::from(pick.dwell));
+                self.expiry.push(Reverse((until, pick.space, pick.address)));
+            }
+            Err(outcome) => self.note_end(&pick, outcome, now, now, 0, false),
         }
     }
 
@@ -636,6 +638,7 @@ impl Holder {
             stopped: self.stopped,
             overlapped: self.overlapped,
             standing: standing as u32,
+            queued: self.live.len() as u32,
         });
         if all {
             self.link.flush();

@@ -6,7 +6,7 @@
 use super::ptrace::Tid;
 use crate::memory_map::{self, Mapping};
 use crate::planted::{INT3, PlantedTable};
-use crate::wire::{Pick, Purpose};
+use crate::wire::{Outcome, Pick, Purpose};
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -93,21 +93,26 @@ impl Space {
 
     /// Plants a one-shot breakpoint, if memory holds the instruction that the
     /// front end saw there.
-    pub fn plant(&mut self, pick: Pick, table: &mut PlantedTable, now: Instant) -> bool {
+    pub fn plant(
+        &mut self,
+        pick: Pick,
+        table: &mut PlantedTable,
+        now: Instant,
+    ) -> Result<(), Outcome> {
         if self.planted.contains_key(&pick.address) {
-            return false;
+            return Err(Outcome::Occupied);
         }
         let expected = &pick.bytes[..usize::from(pick.length)];
         if self.read(pick.address, expected.len()) != expected || expected[0] == INT3 {
-            return false;
+            return Err(Outcome::Refused);
         }
         let live = pick.purpose == Purpose::Live;
         let Some(entry) = table.enter(self.via, pick.address, expected[0], live) else {
-            return false;
+            return Err(Outcome::Refused);
         };
         if self.memory.write_at(&[INT3], pick.address).is_err() {
             table.clear(entry);
-            return false;
+            return Err(Outcome::Refused);
         }
         self.planted.insert(
             pick.address,
@@ -117,7 +122,7 @@ impl Space {
                 entry,
             },
         );
-        true
+        Ok(())
     }
 
     /// Puts the byte back. Memory that no longer holds the instruction (the

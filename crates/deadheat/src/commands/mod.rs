@@ -1,1 +1,4 @@
 //! One file per subcommand.
+
+pub mod report;
+pub mod sample;
