@@ -57,7 +57,7 @@ impl Controller {
     pub fn new(goal: Goal) -> Controller {
         let pace = match goal {
             Goal::Rate(rate) => rate,
-            Goal::Overhead(share) => (share * 2000.0).clamp(1.0, 500.0),
+            Goal::Overhead(share) => (share * 4000.0).clamp(1.0, 500.0),
         };
         Controller {
             goal,

@@ -7,7 +7,7 @@
 
 use crate::pattern::Usage;
 use crate::scope::Pattern;
-use crate::wire::Catch;
+use crate::wire::{Catch, Opponent};
 use crate::witness::{Side, Witness, number};
 use race::{Access, AccessKind, Evidence, Fingerprint, Race, labels};
 use std::collections::HashMap;
@@ -38,9 +38,24 @@ struct Finding {
     changed: u64,
 }
 
+/// Where the two threads of a catch stood; the same pair again needs no
+/// names.
+type Pair = (u32, u64, Option<(u64, bool)>);
+
+/// What is known of such a pair: the race, and how each side uses the
+/// location.
+#[derive(Clone, Copy)]
+struct Known {
+    /// None: both sides synchronise.
+    finding: Option<usize>,
+    usages: [(Usage, AccessKind); 2],
+    sides: usize,
+}
+
 #[derive(Default)]
 pub struct Findings {
     found: Vec<Finding>,
+    known: HashMap<Pair, Known>,
     by_fingerprint: HashMap<Fingerprint, usize>,
     histories: HashMap<String, History>,
     special: Vec<Pattern>,
@@ -63,45 +78,55 @@ impl Findings {
     /// Takes in a catch. False if both sides synchronise, so that it is no
     /// data race (paper 002, section 2.1).
     pub fn take(&mut self, catch: &Catch, witness: &Witness<'_>) -> bool {
-        let held = witness.held(catch);
-        let place = witness.place(catch.address);
         let location = match witness.variable(catch.address) {
             Some(name) => name,
             None => format!("{:#x}", catch.address),
         };
-        let opponents: Vec<Option<Side>> = if catch.opponents.is_empty() {
+        let opponents: Vec<Option<&Opponent>> = if catch.opponents.is_empty() {
             vec![None]
         } else {
-            catch
-                .opponents
-                .iter()
-                .map(|opponent| Some(witness.opponent(catch, opponent)))
-                .collect()
+            catch.opponents.iter().map(Some).collect()
         };
+        let mut held = None;
         let mut any = false;
         for opponent in opponents {
-            let other_synchronises = opponent.as_ref().is_some_and(|side| side.synchronises);
-            if held.synchronises && (other_synchronises || opponent.is_none()) {
+            let pair = (
+                catch.space,
+                catch.registers.rip,
+                opponent.map(|other| (other.registers.rip, other.in_kernel)),
+            );
+            let known = match self.known.get(&pair) {
+                Some(known) => *known,
+                None => {
+                    let held = held.get_or_insert_with(|| witness.held(catch));
+                    let other = opponent.map(|opponent| witness.opponent(catch, opponent));
+                    let known = self.name(catch, held, other, witness, &location);
+                    self.known.insert(pair, known);
+                    known
+                }
+            };
+            let Some(at) = known.finding else {
                 continue;
-            }
+            };
             any = true;
-            self.observe(&location, catch, &held, opponent.as_ref());
-            self.add(catch, &held, opponent, place.clone(), &location);
+            let finding = &mut self.found[at];
+            finding.race.instances += 1;
+            finding.changed |= changed_bits(catch);
+            add_core(&mut finding.race, catch);
+            self.observe(&location, catch, &known.usages[..known.sides]);
         }
-        if any {
-            self.catches += 1;
-        }
+        self.catches += u64::from(any);
         any
     }
 
-    fn observe(&mut self, location: &str, catch: &Catch, held: &Side, opponent: Option<&Side>) {
+    fn observe(&mut self, location: &str, catch: &Catch, usages: &[(Usage, AccessKind)]) {
         let history = self.histories.entry(location.to_string()).or_default();
         history.catches += 1;
-        for side in [Some(held), opponent].into_iter().flatten() {
-            match side.usage {
+        for (usage, kind) in usages {
+            match usage {
                 Usage::Increment => history.increments = true,
                 Usage::Decrement => history.decrements = true,
-                _ => history.other_writes |= side.access.kind == AccessKind::Write,
+                _ => history.other_writes |= *kind == AccessKind::Write,
             }
         }
         if let (Some(before), Some(after)) = (number(&catch.before), number(&catch.after)) {
@@ -116,38 +141,49 @@ impl Findings {
         }
     }
 
-    fn add(
+    /// Finds the race a new pair belongs to, or makes one, with no instances
+    /// yet.
+    fn name(
         &mut self,
         catch: &Catch,
         held: &Side,
         opponent: Option<Side>,
-        place: race::Place,
+        witness: &Witness<'_>,
         location: &str,
-    ) {
-        let usages = [Some(held), opponent.as_ref()]
-            .into_iter()
-            .flatten()
-            .map(|side| (side.usage, side.access.kind))
-            .collect();
-        let mixed = held.synchronises
-            != opponent
+    ) -> Known {
+        let own = (held.usage, held.access.kind);
+        let usages = [
+            own,
+            opponent
                 .as_ref()
-                .map_or(held.synchronises, |side| side.synchronises);
+                .map_or(own, |side| (side.usage, side.access.kind)),
+        ];
+        let sides = 1 + usize::from(opponent.is_some());
+        // An unseen writer of a location that is accessed atomically is no
+        // proof of anything.
+        let other_synchronises = opponent.as_ref().is_none_or(|side| side.synchronises);
+        if held.synchronises && other_synchronises {
+            return Known {
+                finding: None,
+                usages,
+                sides,
+            };
+        }
+        let mixed = opponent
+            .as_ref()
+            .is_some_and(|side| side.synchronises != held.synchronises);
         let unknown = opponent.is_none();
         let second = opponent.map_or_else(Access::unseen, |side| side.access);
-        let mut race = Race::new(0, 1, [held.access.clone(), second]);
-        let changed = match (number(&catch.before), number(&catch.after)) {
-            (Some(before), Some(after)) => before ^ after,
-            _ => u64::MAX,
+        let mut race = Race::new(0, 0, [held.access.clone(), second]);
+        let known = |finding| Known {
+            finding: Some(finding),
+            usages,
+            sides,
         };
         if let Some(at) = self.by_fingerprint.get(&race.fingerprint) {
-            let finding = &mut self.found[*at];
-            finding.race.instances += 1;
-            finding.changed |= changed;
-            add_core(&mut finding.race, catch);
-            return;
+            return known(*at);
         }
-        race.place = Some(place);
+        race.place = Some(witness.place(catch.address));
         if mixed {
             race.labels.push(labels::MIXED_ATOMIC.into());
         }
@@ -158,15 +194,15 @@ impl Findings {
                     .into(),
             );
         }
-        add_core(&mut race, catch);
-        self.by_fingerprint
-            .insert(race.fingerprint.clone(), self.found.len());
+        let at = self.found.len();
+        self.by_fingerprint.insert(race.fingerprint.clone(), at);
         self.found.push(Finding {
             race,
             location: location.to_string(),
-            usages,
-            changed,
+            usages: usages[..sides].to_vec(),
+            changed: 0,
         });
+        known(at)
     }
 
     /// All races with their labels, in report order: those that fit a pattern
@@ -240,6 +276,13 @@ fn disjoint_bits(finding: &Finding) -> bool {
         _ => return false,
     };
     tested & updated == 0 && tested & finding.changed == 0
+}
+
+fn changed_bits(catch: &Catch) -> u64 {
+    match (number(&catch.before), number(&catch.after)) {
+        (Some(before), Some(after)) => before ^ after,
+        _ => u64::MAX,
+    }
 }
 
 fn add_core(race: &mut Race, catch: &Catch) {

@@ -68,6 +68,8 @@ struct ModuleSites {
     /// Sites in random order, for sweeps.
     order: Vec<u32>,
     cursor: usize,
+    /// The first sweep has been through all of it.
+    swept: bool,
     /// The program itself and its own libraries are swept before the
     /// system's.
     rank: u8,
@@ -164,6 +166,7 @@ impl Sampler {
             instances: Vec::new(),
             order,
             cursor: 0,
+            swept: false,
             rank,
         });
         self.counts.sites = self.sites.len();
@@ -270,7 +273,7 @@ impl Sampler {
         order.sort_by_key(|module| self.modules[*module].rank);
         let mut unfinished = false;
         for module in order {
-            if self.modules[module].instances.is_empty() {
+            if self.modules[module].instances.is_empty() || self.modules[module].swept {
                 continue;
             }
             while picks.len() < count.min(room) {
@@ -284,14 +287,15 @@ impl Sampler {
                     picks.extend(self.pick(site, Purpose::Sweep, 0));
                 }
             }
-            unfinished |= self.modules[module].cursor < self.modules[module].order.len();
-        }
-        if !unfinished {
-            self.sweeping = false;
-            for module in &mut self.modules {
-                module.cursor = 0;
+            let state = &mut self.modules[module];
+            if state.cursor < state.order.len() {
+                unfinished = true;
+            } else {
+                state.swept = true;
+                state.cursor = 0;
             }
         }
+        self.sweeping = unfinished;
         picks
     }
 
@@ -303,12 +307,10 @@ impl Sampler {
     /// from the program itself and its own libraries.
     pub fn cold_picks(&mut self, count: usize, delay_cap: u32) -> Vec<Pick> {
         let mut picks = Vec::new();
-        if self.sweeping {
-            return picks;
-        }
         let room = COLD_STANDING.saturating_sub(self.standing[Purpose::Cold as usize]);
         let count = count.min(room);
         let mut order: Vec<usize> = (0..self.modules.len())
+            .filter(|module| self.modules[*module].swept)
             .filter(|module| !self.modules[*module].instances.is_empty())
             .collect();
         order.sort_by_key(|module| self.modules[*module].rank);

@@ -148,6 +148,8 @@ struct Session<'a> {
     queued: usize,
     pace_sent: (u32, u32),
     cold_debt: f64,
+    /// CPU time spent on work done once: disassembly, names of new races.
+    once: u64,
     program_status: Option<i32>,
     released: Option<(u32, String)>,
     refused: Option<(i32, String)>,
@@ -248,6 +250,7 @@ impl<'a> Session<'a> {
             queued: 0,
             pace_sent: (0, 0),
             cold_debt: 0.0,
+            once: 0,
             program_status: None,
             released: None,
             refused: None,
@@ -424,7 +427,10 @@ impl<'a> Session<'a> {
 
     fn measure(&mut self, now: Instant) {
         let front = own_cpu_time();
-        self.interval.tool_cpu += front.saturating_sub(self.cpu_then.front) as f64 * 1e-9;
+        let used = front.saturating_sub(self.cpu_then.front);
+        // Work done once is no part of what sampling costs per second.
+        self.interval.tool_cpu += used.saturating_sub(self.once) as f64 * 1e-9;
+        self.once = 0;
         self.cpu_then.front = front;
         self.totals.front_cpu = front as f64 * 1e-9;
         let mut pids: Vec<i32> = self.spaces.values().map(|space| space.pid).collect();
@@ -478,11 +484,8 @@ impl<'a> Session<'a> {
             .allowance(self.cold_debt, SWEEP_COST, cpus());
         if allowance >= 16 {
             self.cold_debt = 0.0;
-            if self.sampler.sweeping() {
-                picks.extend(self.sampler.sweep_picks(allowance.min(512)));
-            } else {
-                picks.extend(self.sampler.cold_picks(allowance.min(128), cap));
-            }
+            picks.extend(self.sampler.cold_picks(allowance.min(64), cap));
+            picks.extend(self.sampler.sweep_picks(allowance.min(512)));
         }
         if !picks.is_empty() {
             self.link.send(&Order::Picks(picks));
@@ -505,9 +508,11 @@ impl<'a> Session<'a> {
             })
             .map(|(space, _)| *space)
             .collect();
+        let before = own_cpu_time();
         for space in due {
             self.look_at(space, now);
         }
+        self.once += own_cpu_time() - before;
     }
 
     fn pace_is_zero(&self) -> bool {
@@ -584,8 +589,12 @@ impl<'a> Session<'a> {
             map: &view.map,
             pid: view.pid,
         };
+        let (races, before) = (self.findings.races(), own_cpu_time());
         if !self.findings.take(catch, &witness) {
             self.sampler.ban(catch.site);
+        }
+        if self.findings.races() > races {
+            self.once += own_cpu_time() - before;
         }
     }
 

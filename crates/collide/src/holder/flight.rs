@@ -297,6 +297,13 @@ impl Holder {
     fn land(&mut self, flight: Flight) {
         let slots = flight.slots.clone();
         let tid = flight.tid;
+        // Read while the breakpoints are still armed: a change without a hit
+        // is one that they cannot see.
+        let after = self
+            .spaces
+            .get(&flight.space)
+            .map(|space| space.read(flight.operand.address, flight.operand.size as usize))
+            .unwrap_or_default();
         for slot in &slots {
             self.watch.disarm(*slot);
         }
@@ -308,11 +315,6 @@ impl Holder {
         for slot in &slots {
             self.watch.release(*slot);
         }
-        let after = self
-            .spaces
-            .get(&flight.space)
-            .map(|space| space.read(flight.operand.address, flight.operand.size as usize))
-            .unwrap_or_default();
         let changed = after.len() == flight.before.len() && after != flight.before;
         if changed || !flight.hits.is_empty() {
             self.caught(&flight, after);

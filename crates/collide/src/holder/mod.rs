@@ -66,6 +66,9 @@ const TELL: Duration = Duration::from_millis(20);
 /// threads that do not stop.
 const LETTING_GO: Duration = Duration::from_secs(3);
 
+/// Breakpoints planted or removed in one turn: some tens of microseconds.
+const SLICE: usize = 16;
+
 const COMMAND_TOKEN: u64 = 1;
 const CHILD_TOKEN: u64 = 2;
 
@@ -86,6 +89,8 @@ struct Holder {
     /// Samples in flight: threads held at their access.
     flights: Vec<Flight>,
     live: VecDeque<Pick>,
+    /// Sweep and cold picks that wait to be planted.
+    crowd: VecDeque<Pick>,
     next_live: Instant,
     expiry: BinaryHeap<Reverse<(Instant, u32, u64)>>,
     per_second: u32,
@@ -175,6 +180,7 @@ impl Parts {
             next_space: 1,
             flights: Vec::new(),
             live: VecDeque::new(),
+            crowd: VecDeque::new(),
             next_live: now,
             expiry: BinaryHeap::new(),
             per_second: 0,
@@ -292,6 +298,7 @@ impl Holder {
             self.collect_hits();
             self.end_flights(now);
             self.plant_due(now);
+            self.plant_crowd(now);
             self.expire(now);
             if now.duration_since(self.last_told) >= TELL {
                 self.tell(false);
@@ -605,24 +612,42 @@ impl Holder {
         }
     }
 
+    /// Plants some of the many; the rest in the next turns, so that a thread
+    /// that has run into a breakpoint does not wait for all of them.
+    fn plant_crowd(&mut self, now: Instant) {
+        for _ in 0..SLICE {
+            let Some(pick) = self.crowd.pop_front() else {
+                return;
+            };
+            self.plant(pick, now);
+        }
+    }
+
     fn expire(&mut self, now: Instant) {
-        while let Some(Reverse((until, space, address))) = self.expiry.peek().copied() {
+        for _ in 0..SLICE {
+            let Some(Reverse((until, space, address))) = self.expiry.peek().copied() else {
+                return;
+            };
             if until > now {
                 return;
             }
             self.expiry.pop();
-            let Some(space) = self.spaces.get_mut(&space) else {
-                continue;
-            };
-            if space
-                .planted_at(address)
-                .is_none_or(|planted| planted.expires() > now)
-            {
-                continue;
-            }
-            if let Some(planted) = space.unplant(address, &mut self.table, now) {
-                self.note_end(&planted.pick, Outcome::Expired, planted.since, now, 0, false);
-            }
+            self.expire_one(space, address, now);
+        }
+    }
+
+    fn expire_one(&mut self, space: u32, address: u64, now: Instant) {
+        let Some(space) = self.spaces.get_mut(&space) else {
+            return;
+        };
+        if space
+            .planted_at(address)
+            .is_none_or(|planted| planted.expires() > now)
+        {
+            return;
+        }
+        if let Some(planted) = space.unplant(address, &mut self.table, now) {
+            self.note_end(&planted.pick, Outcome::Expired, planted.since, now, 0, false);
         }
     }
 
@@ -654,7 +679,6 @@ impl Holder {
                 return;
             }
         };
-        let now = Instant::now();
         for order in orders {
             match order {
                 Order::Picks(picks) => {
@@ -664,7 +688,7 @@ impl Holder {
                                 self.live.push_back(pick);
                             }
                         } else {
-                            self.plant(pick, now);
+                            self.crowd.push_back(pick);
                         }
                     }
                 }
@@ -698,11 +722,20 @@ impl Holder {
         if let Some(Reverse((expiry, _, _))) = self.expiry.peek() {
             // Half a millisecond more or less does not matter to anybody, and
             // lets many be removed at one go.
-            until = until.min(*expiry + Duration::from_micros(500));
+            until = until.min((*expiry + Duration::from_micros(500)).max(now));
+            if *expiry + Duration::from_millis(1) < now {
+                until = now;
+            }
+        }
+        if !self.crowd.is_empty() {
+            until = now;
         }
         let nap = until.saturating_duration_since(now);
         if nap.is_zero() {
-            self.poll(Duration::ZERO);
+            // Much to do: look for orders now and then only.
+            if self.flights.is_empty() {
+                self.poll(Duration::ZERO);
+            }
             return false;
         }
         if !self.flights.is_empty() && nap < SPIN {
@@ -770,6 +803,7 @@ impl Holder {
     fn let_go(&mut self) -> u32 {
         let now = Instant::now();
         self.live.clear();
+        self.crowd.clear();
         for space in self.spaces.values_mut() {
             space.unplant_all(&mut self.table, now);
         }
