@@ -8,12 +8,14 @@
 use crate::bytes::Bytes;
 use crate::demangle::demangle;
 use crate::elf::Elf;
+use crate::variables::Global;
 use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
 use gimli::{
     AttributeValue, DebugInfoOffset, Dwarf, EndianSlice, LittleEndian, SectionId, Unit, UnitHeader,
     UnitOffset, UnitRef,
 };
 use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -37,6 +39,10 @@ pub(crate) struct DebugInfo {
     pub(crate) dwarf: Arc<Dwarf<Slice>>,
     pub(crate) units: Units,
     supplementary_units: Units,
+    /// Variables with a fixed address, in order of address.
+    pub(crate) globals: OnceCell<Vec<Global>>,
+    /// Which classes named like atomics are atomics.
+    pub(crate) atomic_classes: RefCell<HashMap<(bool, usize), bool>>,
     /// What all of the above borrows from, split DWARF files included; last,
     /// so that it is dropped last.
     bytes: RefCell<Vec<Arc<Bytes>>>,
@@ -64,6 +70,8 @@ impl DebugInfo {
             dwarf,
             units,
             supplementary_units,
+            globals: OnceCell::new(),
+            atomic_classes: RefCell::default(),
             bytes: RefCell::new(bytes),
         })
     }
@@ -108,11 +116,23 @@ impl DebugInfo {
         ))
     }
 
-    /// The line on which the innermost function at an address is declared.
+    /// The line on which the innermost function at an address is declared;
+    /// that of its first instruction where the compiler (Go before 1.21) does
+    /// not say.
     pub(crate) fn function_line(&self, address: u64) -> Option<u32> {
         let (entry, _) = self.function_entries(address)?;
-        let value = self.attribute(entry, gimli::DW_AT_decl_line)?.1;
-        value.udata_value()?.try_into().ok()
+        if let Some((_, value)) = self.attribute(entry, gimli::DW_AT_decl_line) {
+            return value.udata_value()?.try_into().ok();
+        }
+        let die = entry.unit.entry(entry.offset).ok()?;
+        if die.tag() != gimli::DW_TAG_subprogram {
+            return None;
+        }
+        let start = entry
+            .unit
+            .attr_address(die.attr_value(gimli::DW_AT_low_pc)?)
+            .ok()??;
+        self.context.find_location(start).ok()??.line
     }
 
     /// An attribute of an entry or of what it is an instance or a completion
@@ -238,6 +258,15 @@ pub(crate) struct Entry<'a> {
     pub(crate) supplementary: bool,
 }
 
+impl Entry<'_> {
+    /// The same in every lookup: which file, which byte of `.debug_info`.
+    pub(crate) fn identity(&self) -> (bool, usize) {
+        let unit = self.unit.header.debug_info_offset();
+        let unit = unit.map_or(0, |offset| offset.0);
+        (self.supplementary, unit.wrapping_add(self.offset.0))
+    }
+}
+
 /// The compilation units of one `.debug_info`, parsed when first needed.
 #[derive(Default)]
 pub(crate) struct Units {
@@ -254,6 +283,10 @@ impl Units {
         }
         let parsed = headers.iter().map(|_| OnceCell::new()).collect();
         Units { headers, parsed }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.headers.len()
     }
 
     pub(crate) fn unit(&self, dwarf: &Dwarf<Slice>, index: usize) -> Option<&Unit<Slice>> {
@@ -275,4 +308,10 @@ impl Units {
         let unit = self.unit(dwarf, behind.checked_sub(1)?)?;
         Some((unit, offset.to_unit_offset(&unit.header)?))
     }
+}
+
+/// A string attribute, as text.
+pub(crate) fn text(unit: UnitRef<'_, Slice>, value: AttributeValue<Slice>) -> Option<String> {
+    let string = unit.attr_string(value).ok()?;
+    Some(string.to_string_lossy().into_owned())
 }

@@ -15,7 +15,7 @@ pub fn demangle(name: &str) -> String {
         return name.to_string();
     }
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        return format!("{rust:#}");
+        return inherent(format!("{rust:#}"));
     }
     if name.starts_with("_Z") {
         // Suffixes of compiler-made clones (`.constprop.0`, `.isra.0`,
@@ -30,6 +30,32 @@ pub fn demangle(name: &str) -> String {
         }
     }
     name.to_string()
+}
+
+/// `<core::sync::atomic::AtomicU64>::load` is written without the brackets.
+fn inherent(name: String) -> String {
+    let Some(rest) = name.strip_prefix('<') else {
+        return name;
+    };
+    let mut depth = 1;
+    for (index, byte) in rest.bytes().enumerate() {
+        match byte {
+            b'<' => depth += 1,
+            // Not the arrow of a function type.
+            b'>' if index > 0 && rest.as_bytes()[index - 1] != b'-' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            let (kind, behind) = (&rest[..index], &rest[index + 1..]);
+            let path = kind.starts_with(|first: char| first.is_alphabetic() || first == '_');
+            return if path && !kind.contains(" as ") {
+                format!("{kind}{behind}")
+            } else {
+                name
+            };
+        }
+    }
+    name
 }
 
 #[cfg(test)]
@@ -55,6 +81,10 @@ mod tests {
                 "core::sync::atomic::AtomicUsize::fetch_add",
             ),
             ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
+            (
+                "_RNvMs_NtNtCs1234_4core4sync6atomicNtB4_9AtomicU644load",
+                "core::sync::atomic::AtomicU64::load",
+            ),
             ("_Znonsense", "_Znonsense"),
             ("", ""),
         ] {

@@ -14,9 +14,9 @@ use std::sync::Arc;
 /// Where distributions install separate debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
 
-/// More than this much decompressed data in one section is taken for a
-/// malformed header rather than for debug info.
-const LARGEST_SECTION: u64 = 4 << 30;
+/// A section that claims to be compressed better than this has a malformed
+/// header (zlib cannot exceed 1032:1; debug info is below 10:1).
+const BEST_COMPRESSION: u64 = 1100;
 
 /// A `PT_LOAD` segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,15 +122,19 @@ impl Elf {
     pub(crate) fn section(&self, name: &str) -> Option<(u64, Arc<Bytes>, Range<usize>)> {
         let section = self.file.section_by_name(name)?;
         let compressed = section.compressed_data().ok()?;
-        if compressed.uncompressed_size > LARGEST_SECTION {
+        let size = compressed.data.len() as u64;
+        if compressed.uncompressed_size > size.saturating_mul(BEST_COMPRESSION) {
             return None;
         }
         let address = section.address();
         match compressed.decompress().ok()? {
+            // An empty section's slice need not lie in the file.
+            std::borrow::Cow::Borrowed([]) => None,
             std::borrow::Cow::Borrowed(slice) => {
-                let start = slice.as_ptr() as usize - self.bytes.as_slice().as_ptr() as usize;
-                (!slice.is_empty())
-                    .then(|| (address, Arc::clone(&self.bytes), start..start + slice.len()))
+                let file = self.bytes.as_slice().as_ptr() as usize;
+                let start = (slice.as_ptr() as usize).checked_sub(file)?;
+                let end = start.checked_add(slice.len())?;
+                Some((address, Arc::clone(&self.bytes), start..end))
             }
             std::borrow::Cow::Owned(bytes) => {
                 let length = bytes.len();

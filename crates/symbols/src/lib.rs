@@ -11,6 +11,7 @@
 //! malformed costs its own names and nothing else. Unknown is none, never a
 //! guess: an address behind a symbol's end has no function.
 
+mod atomics;
 mod bytes;
 mod cfi;
 mod debug;
@@ -20,8 +21,11 @@ mod map;
 mod module;
 mod registers;
 mod table;
+mod types;
 mod unwind;
+mod variables;
 
+pub use atomics::{AtomicOperation, AtomicUse};
 pub use cfi::ReadMemory;
 pub use demangle::demangle;
 pub use elf::{Section, Segment};
@@ -30,3 +34,4 @@ pub use module::Module;
 pub use registers::Registers;
 pub use table::{DataSymbol, FunctionSymbol};
 pub use unwind::StackFrame;
+pub use variables::Variable;

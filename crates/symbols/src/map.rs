@@ -3,8 +3,11 @@
 //! Fed with file mappings as a program makes them (or as `/proc/PID/maps`
 //! lists them), it answers questions about addresses of the running program.
 
+use crate::cfi::ReadMemory;
 use crate::module::Module;
 use crate::table::FunctionSymbol;
+use crate::unwind::StackFrame;
+use crate::variables::Variable;
 use race::{Frame, Site};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsStr;
@@ -308,6 +311,34 @@ impl ModuleMap {
         let (module, bias) = self.locate(address)?;
         let function = module.function_at(address.wrapping_sub(bias))?;
         Some(moved(function, bias))
+    }
+
+    /// The global or static variable at an address, down to the field.
+    pub fn variable_at(&self, address: u64) -> Option<Variable> {
+        let (module, bias) = self.locate(address)?;
+        let variable = module.variable_at(address.wrapping_sub(bias))?;
+        Some(Variable {
+            start: variable.start.wrapping_add(bias),
+            part: variable
+                .part
+                .map(|(start, size)| (start.wrapping_add(bias), size)),
+            ..variable
+        })
+    }
+
+    /// The variable on the stack that `address` is in, if it is one of this
+    /// frame's function or of those inlined into it.
+    pub fn local_at(
+        &self,
+        frame: &StackFrame,
+        read: &mut ReadMemory<'_>,
+        address: u64,
+    ) -> Option<Variable> {
+        let pc = frame
+            .address
+            .wrapping_sub(u64::from(frame.is_return_address));
+        let (module, offset) = self.find(pc)?;
+        module.local_at(offset, &frame.registers, read, address)
     }
 }
 

@@ -28,6 +28,14 @@ pub struct StackFrame {
     pub registers: Registers,
 }
 
+/// How far the word on top of the stack is to be trusted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Likelihood {
+    Sure,
+    /// Its call led to another function: a leftover, or a tail call.
+    Leftover,
+}
+
 /// A frame larger than this is taken for a broken frame pointer.
 const LARGEST_FRAME: u64 = 64 << 20;
 
@@ -121,36 +129,49 @@ impl ModuleMap {
                 registers: caller,
             });
         }
-        if !frame.is_return_address
-            && let Some(caller) = self.leaf_caller(registers, read)
-        {
-            return Some(caller);
+        let leaf = (!frame.is_return_address)
+            .then(|| self.leaf_caller(registers, read))
+            .flatten();
+        match leaf {
+            Some((caller, Likelihood::Sure)) => Some(caller),
+            unsure => self
+                .frame_pointer_caller(registers, read)
+                .or(unsure.map(|(caller, _)| caller)),
         }
-        self.frame_pointer_caller(registers, read)
     }
 
     /// The caller of code without unwind tables that has pushed nothing yet,
     /// or only the frame pointer.
-    fn leaf_caller(&self, registers: &Registers, read: &mut ReadMemory<'_>) -> Option<StackFrame> {
+    fn leaf_caller(
+        &self,
+        registers: &Registers,
+        read: &mut ReadMemory<'_>,
+    ) -> Option<(StackFrame, Likelihood)> {
         let rsp = registers.rsp();
         let top = read(rsp)?;
-        let (address, popped) = if self.is_behind_call(top, read) {
-            (top, 8)
+        let (address, popped, likelihood) = if self.is_behind_call(top, read) {
+            let likelihood = if self.call_can_lead_to(top, registers.rip, read) {
+                Likelihood::Sure
+            } else {
+                Likelihood::Leftover
+            };
+            (top, 8, likelihood)
         } else {
             let below = read(rsp.wrapping_add(8))?;
             if top != registers.rbp() || !self.is_behind_call(below, read) {
                 return None;
             }
-            (below, 16)
+            (below, 16, Likelihood::Sure)
         };
         let mut caller = *registers;
         caller.rip = address;
         caller.general[Registers::RSP] = rsp.wrapping_add(popped);
-        Some(StackFrame {
+        let caller = StackFrame {
             address,
             is_return_address: true,
             registers: caller,
-        })
+        };
+        Some((caller, likelihood))
     }
 
     fn frame_pointer_caller(
@@ -176,6 +197,30 @@ impl ModuleMap {
             is_return_address: true,
             registers: caller,
         })
+    }
+
+    /// False if the call before `address` is a direct one to another function
+    /// than that of `rip`.
+    fn call_can_lead_to(&self, address: u64, rip: u64, read: &mut ReadMemory<'_>) -> bool {
+        let Some(word) = read(address.wrapping_sub(8)) else {
+            return true;
+        };
+        let bytes = word.to_le_bytes();
+        if bytes[3] != 0xe8 {
+            return true;
+        }
+        let distance = i32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+        let target = address.wrapping_add_signed(i64::from(distance));
+        let in_text = self.find(target).is_some_and(|(module, offset)| {
+            module
+                .section_at(offset)
+                .is_some_and(|section| !section.name.starts_with(".plt"))
+        });
+        // Through the PLT, or where nothing is known, anything may come.
+        match (in_text, self.function_at(target), self.function_at(rip)) {
+            (true, Some(called), Some(current)) => called.start == current.start,
+            _ => true,
+        }
     }
 
     /// A return address lies in known code, behind a call instruction.

@@ -1,0 +1,139 @@
+//! What an analysis can see of an execution.
+//!
+//! An `Observer` says what it wants (`Interest`) and pays only for that:
+//! without observers the cache holds bare code. Instrumented code writes
+//! accesses to a ring in memory, sixteen bytes each; the vm hands them over in
+//! batches, always before any other event and at every switch of threads, so
+//! an observer sees one total order of events. Observing never changes the
+//! execution: counts, addresses and schedules are the same with and without.
+
+pub(crate) mod complex;
+
+use crate::context::Registers;
+use race::Moment;
+use std::ops::Range;
+use std::path::Path;
+
+/// What an observer wants to be told.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Interest {
+    /// Every access to memory by an instruction, stack bookkeeping (push, pop,
+    /// call, return) excepted.
+    pub accesses: bool,
+}
+
+/// One access to memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AccessEvent {
+    pub moment: Moment,
+    pub pc: u64,
+    pub address: u64,
+    pub size: u32,
+    pub read: bool,
+    pub write: bool,
+    /// A locked instruction or `xchg`.
+    pub locked: bool,
+}
+
+/// A call into the system, when it has completed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SyscallEvent {
+    pub moment: Moment,
+    pub number: u64,
+    pub arguments: [u64; 6],
+    pub result: i64,
+}
+
+/// Everything that happens between threads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThreadEvent {
+    Started {
+        thread: u32,
+        parent: u32,
+    },
+    Exited {
+        thread: u32,
+    },
+    Switched {
+        from: Option<u32>,
+        to: u32,
+    },
+    /// `waker` woke `woken` from a wait on the futex word at `address`.
+    FutexWake {
+        waker: u32,
+        woken: u32,
+        address: u64,
+    },
+}
+
+/// What an observer wants after a hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterHook {
+    Nothing,
+    /// Tell me when this function returns.
+    TellReturn,
+}
+
+/// Receives the events of an execution in their one total order.
+///
+/// Functions are followed by address: whenever code of a file is mapped, an
+/// observer names the addresses it wants to see reached (the entry of
+/// `malloc`, say), and asks there to be told of the return as well.
+pub trait Observer {
+    fn interest(&self) -> Interest;
+    fn accesses(&mut self, _batch: &[AccessEvent]) {}
+    /// The kernel read or wrote guest memory on behalf of the current thread.
+    fn kernel_access(&mut self, _moment: Moment, _address: u64, _size: u64, _write: bool) {}
+    fn syscall(&mut self, _event: &SyscallEvent, _registers: &Registers) {}
+    fn thread(&mut self, _moment: Moment, _event: ThreadEvent) {}
+    /// Executable code of a file appeared; returns the addresses to hook.
+    fn code_mapped(&mut self, _range: Range<u64>, _path: &Path, _offset: u64) -> Vec<u64> {
+        Vec::new()
+    }
+    /// A range of memory was unmapped or mapped anew.
+    fn unmapped(&mut self, _moment: Moment, _range: Range<u64>) {}
+    /// A hooked address is about to be executed.
+    fn hook(&mut self, _moment: Moment, _registers: &Registers) -> AfterHook {
+        AfterHook::Nothing
+    }
+    /// The function hooked at `function` has returned.
+    fn returned(&mut self, _moment: Moment, _function: u64, _registers: &Registers) {}
+    /// For taking the observer back with its findings.
+    fn into_any(self: Box<Self>) -> Box<dyn std::any::Any>;
+}
+
+/// A static access in translated code; ring records name it by index.
+#[derive(Debug, Clone, Copy)]
+pub struct AccessSite {
+    pub pc: u64,
+    pub size: u32,
+    pub read: bool,
+    pub write: bool,
+    pub locked: bool,
+    /// What to add to the counter to have the instructions that really
+    /// remained before this one.
+    pub correction: i32,
+}
+
+/// All sites of the code in the cache.
+#[derive(Default)]
+pub struct Sites {
+    list: Vec<AccessSite>,
+}
+
+impl Sites {
+    pub fn add(&mut self, site: AccessSite) -> u32 {
+        self.list.push(site);
+        (self.list.len() - 1) as u32
+    }
+
+    pub fn get(&self, index: u32) -> AccessSite {
+        self.list[index as usize]
+    }
+
+    /// Forgets all sites; only valid together with a flush of the cache and
+    /// an empty ring.
+    pub fn clear(&mut self) {
+        self.list.clear();
+    }
+}
