@@ -75,8 +75,9 @@ impl Findings {
         self.found.len()
     }
 
-    /// Takes in a catch. False if both sides synchronise, so that it is no
-    /// data race (paper 002, section 2.1).
+    /// Takes in a catch. False if both sides synchronise, by what they are or
+    /// by what the variable is declared to be, so that it is no data race
+    /// (paper 002, section 2.1).
     pub fn take(&mut self, catch: &Catch, witness: &Witness<'_>) -> bool {
         let location = match witness.variable(catch.address) {
             Some(name) => name,
@@ -87,6 +88,9 @@ impl Findings {
         } else {
             catch.opponents.iter().map(Some).collect()
         };
+        if witness.meant_to_be_shared(catch.address) {
+            return false;
+        }
         let mut held = None;
         let mut any = false;
         for opponent in opponents {
@@ -248,7 +252,11 @@ impl Findings {
         if disjoint_bits(finding) {
             found.push(labels::DISJOINT_BITS);
         }
-        let name = finding.location.split('+').next().unwrap_or_default();
+        let name = finding
+            .location
+            .split(['+', '.', '['])
+            .next()
+            .unwrap_or_default();
         if self
             .special
             .iter()

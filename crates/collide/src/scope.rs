@@ -219,9 +219,8 @@ pub fn synchronises(name: &str) -> bool {
         })
 }
 
-/// A function of C++'s, Rust's or C's atomics, as debug info names inlined
-/// frames.
-pub fn is_atomic_operation(function: &str) -> bool {
+/// A function of C++'s, Rust's or C's atomics.
+fn is_atomic_operation(function: &str) -> bool {
     [
         "core::sync::atomic::",
         "std::sync::atomic::",

@@ -5,7 +5,7 @@ use crate::instruction::{Analyser, Direction, Operand, is_synchronising};
 use crate::memory_map;
 use crate::pattern::{self, Usage};
 use crate::sampling_set;
-use crate::scope::{is_atomic_operation, synchronises};
+use crate::scope::synchronises;
 use crate::wire::{Catch, Opponent, RegisterFile};
 use iced_x86::Instruction;
 use race::{Access, AccessKind, Frame, Place};
@@ -121,12 +121,15 @@ impl Witness<'_> {
     /// The global or static variable at an address.
     pub fn variable(&self, address: u64) -> Option<String> {
         let (module, link) = self.map.find(address)?;
-        let symbol = module.data_at(link)?;
-        let name = symbols::demangle(&symbol.name);
-        Some(match link - symbol.start {
-            0 => name,
-            offset => format!("{name}+{offset:#x}"),
-        })
+        Some(module.variable_at(link)?.path)
+    }
+
+    /// Debug info calls the variable atomic or volatile: whoever accesses it
+    /// means to synchronise.
+    pub fn meant_to_be_shared(&self, address: u64) -> bool {
+        self.map
+            .variable_at(address)
+            .is_some_and(|variable| variable.atomic || variable.volatile)
     }
 
     fn region(&self, address: u64) -> Option<String> {
@@ -167,11 +170,7 @@ impl Witness<'_> {
     }
 
     fn is_atomic(&self, address: u64) -> bool {
-        let frames = self.map.frames(address, false);
-        frames
-            .iter()
-            .filter_map(|frame| frame.function.as_deref())
-            .any(is_atomic_operation)
+        self.map.atomic_access(address).is_some()
             || self
                 .map
                 .function_at(address)

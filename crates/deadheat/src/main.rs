@@ -7,8 +7,8 @@
 use clap::{Parser, Subcommand};
 
 mod commands;
-mod failure;
 mod reporting;
+mod runs;
 
 /// Finds the data races in a Linux x86-64 program and says what each can do.
 #[derive(Parser)]
@@ -24,8 +24,15 @@ enum Command {
     Record(commands::record::Arguments),
     /// Run a recorded execution again, identical to the last register
     Replay(commands::replay::Arguments),
-    Report(commands::report::Arguments),
     Sample(commands::sample::Arguments),
+    Report(commands::report::Arguments),
+    Explain(commands::explain::Arguments),
+    Show(commands::show::Arguments),
+    List(commands::list::Arguments),
+    Compare(commands::compare::Arguments),
+    Mark(commands::mark::Arguments),
+    Baseline(commands::baseline::Arguments),
+    Gc(commands::gc::Arguments),
 }
 
 fn main() {
@@ -33,8 +40,15 @@ fn main() {
     let result = match &line.command {
         Command::Record(arguments) => commands::record::run(arguments),
         Command::Replay(arguments) => commands::replay::run(arguments),
-        Command::Report(arguments) => commands::report::run(arguments),
         Command::Sample(arguments) => commands::sample::run(arguments),
+        Command::Report(arguments) => commands::report::run(arguments),
+        Command::Explain(arguments) => commands::explain::run(arguments),
+        Command::Show(arguments) => commands::show::run(arguments),
+        Command::List(arguments) => commands::list::run(arguments),
+        Command::Compare(arguments) => commands::compare::run(arguments),
+        Command::Mark(arguments) => commands::mark::run(arguments),
+        Command::Baseline(arguments) => commands::baseline::run(arguments),
+        Command::Gc(arguments) => commands::gc::run(arguments),
     };
     let code = result.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);

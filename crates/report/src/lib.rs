@@ -14,9 +14,11 @@
 mod baseline;
 pub mod clock;
 mod error;
+mod explain;
 mod json;
 mod junit;
 mod options;
+mod page;
 mod reporting;
 mod sarif;
 mod source;
@@ -31,8 +33,9 @@ pub use options::{Color, Form, Options, Stream};
 pub use reporting::{FailOn, Reporting, Settings, parse, read};
 pub use store::{Changed, Collected, Comparison, Run, Sighting, Store};
 pub use suppress::{Suppressions, Syntax, generate as generate_suppressions};
-pub use words::verdict_words;
+pub use words::{between, count, plain, title, verdict_words};
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
@@ -44,7 +47,7 @@ pub fn print(report: &race::Report, options: &Options) -> io::Result<()> {
 }
 
 /// Prints finished text. A reader that has gone away (`| head`) is no error.
-pub(crate) fn print_text(text: &str, stream: Stream) -> io::Result<()> {
+pub fn print_text(text: &str, stream: Stream) -> io::Result<()> {
     let written = match stream {
         Stream::Stdout => {
             let mut out = io::stdout().lock();
@@ -74,6 +77,20 @@ pub fn sarif(report: &race::Report, root: Option<&Path>) -> String {
 /// The report as JUnit XML; `fails` says which races fail the run.
 pub fn junit(report: &race::Report, fails: &dyn Fn(&race::Race) -> bool) -> String {
     junit::render(report, fails)
+}
+
+/// The report as one HTML file; `histories` has what earlier runs said about
+/// each race (see [`Store::histories`]).
+pub fn page(
+    report: &race::Report,
+    histories: &HashMap<race::Fingerprint, Vec<Sighting>>,
+) -> String {
+    page::render(report, histories)
+}
+
+/// One race of `report` told as a story.
+pub fn explain(report: &race::Report, race: &race::Race) -> String {
+    explain::render(report, race)
 }
 
 /// The text of one race of `report`, as [`print`] shows it.

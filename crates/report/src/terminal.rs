@@ -468,6 +468,16 @@ impl Page<'_> {
                 _ => format!("{program} exited with code {code}"),
             });
         }
+        if let Some(run) = self.report.run {
+            let hint = match races.is_empty() {
+                true => String::new(),
+                false => format!(
+                    ": `deadheat explain {}` tells a race as a story",
+                    races[0].id
+                ),
+            };
+            self.line(&format!("this is run {run}{hint}"));
+        }
         self.line("not checked:");
         for sentence in &self.report.not_checked {
             self.labelled("  - ", &plain(sentence));
@@ -542,7 +552,7 @@ fn clip(text: &str, columns: usize) -> String {
 
 /// Breaks `text` at spaces into rows of at most `columns` characters; a word
 /// longer than a row has a row of its own.
-fn wrap(text: &str, columns: usize) -> Vec<String> {
+pub(crate) fn wrap(text: &str, columns: usize) -> Vec<String> {
     let mut rows = vec![String::new()];
     let mut used = 0;
     for word in text.split(' ') {

@@ -1,7 +1,7 @@
 //! `deadheat sample`: finds races in a native process by sampling with
 //! breakpoints.
 
-use crate::failure::Failure;
+use super::Failure;
 use crate::reporting::ReportOptions;
 use clap::Args;
 use collide::{Bias, Goal, Options, Pattern, Scope, Status, Target};

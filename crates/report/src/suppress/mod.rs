@@ -266,6 +266,7 @@ mod tests {
             "race:^add",
             "race:add$",
             "race:subtract",
+            "race:0x1234",
             "race_top:worker",
             "race:libfoo.so.1+0x8c3$",
             "called_from_lib:libbar.so",

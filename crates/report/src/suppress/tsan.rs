@@ -93,8 +93,10 @@ impl Rule {
             text.as_deref()
                 .is_some_and(|text| contains(&self.pattern, text))
         };
+        // Only for patterns that mean an offset, or `race:x` would match the
+        // x of every 0x.
         let with_offset = || match (&frame.module, frame.offset) {
-            (Some(module), Some(offset)) => {
+            (Some(module), Some(offset)) if self.pattern.contains("+0x") => {
                 contains(&self.pattern, &format!("{module}+{offset:#x}"))
             }
             _ => false,
