@@ -49,7 +49,9 @@ fn main() -> ExitCode {
     };
     loop {
         let Some(argument) = arguments.next() else {
-            eprintln!("usage: bench-sample [--native] [--rate N] [--overhead PERCENT] [--delay US] [--unprivileged] [--duration S] -- PROGRAM …");
+            eprintln!(
+                "usage: bench-sample [--native] [--rate N] [--overhead PERCENT] [--delay US] [--unprivileged] [--duration S] -- PROGRAM …"
+            );
             return ExitCode::from(2);
         };
         let known = match argument.as_str() {
@@ -66,10 +68,12 @@ fn main() -> ExitCode {
             "--overhead" => {
                 number(&mut arguments).map(|n| options.goal = Goal::Overhead(n / 100.0))
             }
-            "--delay" => number(&mut arguments)
-                .map(|n| options.delay = Duration::from_micros(n as u64)),
-            "--duration" => number(&mut arguments)
-                .map(|n| options.duration = Some(Duration::from_secs_f64(n))),
+            "--delay" => {
+                number(&mut arguments).map(|n| options.delay = Duration::from_micros(n as u64))
+            }
+            "--duration" => {
+                number(&mut arguments).map(|n| options.duration = Some(Duration::from_secs_f64(n)))
+            }
             _ => None,
         };
         if known.is_none() {

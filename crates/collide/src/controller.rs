@@ -6,7 +6,8 @@
 //! thread was stopped anyway, and the traps. Time stopped counts in full, as
 //! if everybody had waited, because at a lock or barrier everybody does; only
 //! long waits, which end early when nobody makes progress, are divided by the
-//! number of CPUs the program keeps busy.
+//! number of CPUs the program keeps busy. Long waits have a share of their own
+//! and are shortened when it is used up; the pace follows what the rest costs.
 
 /// What the user asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,6 +40,9 @@ pub struct Interval {
 /// Seconds a trap costs beyond the time its thread is seen to be stopped:
 /// entry, signal, wake-up of the holder and back.
 const TRAP: f64 = 8e-6;
+/// Seconds between two settings of the pace: long enough to see what the last
+/// one did.
+const SETTING: f64 = 0.4;
 /// The share of the goal that long waits may use.
 const LONG_SHARE: f64 = 0.35;
 
@@ -47,10 +51,13 @@ pub struct Controller {
     goal: Goal,
     /// Breakpoints planted at live code per second.
     pace: f64,
+    /// Averages over about a second.
     overhead: f64,
     long: f64,
     rate: f64,
     age: f64,
+    /// Since the pace was last set: seconds, cost without long waits, samples.
+    since: (f64, f64, f64),
 }
 
 impl Controller {
@@ -66,6 +73,7 @@ impl Controller {
             long: 0.0,
             rate: 0.0,
             age: 0.0,
+            since: (0.0, 0.0, 0.0),
         }
     }
 
@@ -85,18 +93,28 @@ impl Controller {
         self.overhead += weight * (cost - self.overhead);
         self.long += weight * (long - self.long);
         self.rate += weight * (interval.samples as f64 / interval.seconds - self.rate);
-        let factor = match self.goal {
-            Goal::Rate(rate) if rate > 0.0 => rate / self.rate.max(rate / 2.0),
-            Goal::Rate(_) => 0.0,
-            Goal::Overhead(share) => share / self.overhead.max(share / 2.0),
+        self.since.0 += interval.seconds;
+        self.since.1 += (cost - long) * interval.seconds;
+        self.since.2 += interval.samples as f64;
+        if self.since.0 >= SETTING {
+            self.set_pace();
+        }
+    }
+
+    fn set_pace(&mut self) {
+        let (seconds, cost, samples) = std::mem::take(&mut self.since);
+        let (factor, lowest, highest) = match self.goal {
+            Goal::Rate(rate) if rate > 0.0 => {
+                (rate / (samples / seconds).max(rate / 2.0), 1.0, rate * 4.0)
+            }
+            Goal::Rate(_) => (0.0, 0.0, 0.0),
+            Goal::Overhead(share) => {
+                let left = share - self.long.min(share * LONG_SHARE);
+                let factor = left / (cost / seconds).max(left / 2.0);
+                (factor, (share * 200.0).clamp(1.0, 20.0), 5000.0)
+            }
         };
-        // Slowly up, quickly down.
-        let step = factor.clamp(0.5, 1.1);
-        let highest = match self.goal {
-            Goal::Rate(rate) => rate * 4.0,
-            Goal::Overhead(_) => 5000.0,
-        };
-        self.pace = (self.pace * step).clamp(if factor > 0.0 { 1.0 } else { 0.0 }, highest);
+        self.pace = (self.pace * factor.clamp(0.6, 1.4)).clamp(lowest, highest);
     }
 
     /// Breakpoints to plant at live code per second.
@@ -169,14 +187,20 @@ mod tests {
     fn overhead_settles_at_the_goal() {
         for each in [20e-6, 100e-6, 1e-3] {
             let controller = settle(Goal::Overhead(0.05), each);
-            assert!((0.035..0.065).contains(&controller.overhead()), "{each}: {controller:?}");
+            assert!(
+                (0.035..0.065).contains(&controller.overhead()),
+                "{each}: {controller:?}"
+            );
         }
     }
 
     #[test]
     fn rate_settles_at_the_goal() {
         let controller = settle(Goal::Rate(300.0), 1e-4);
-        assert!((250.0..350.0).contains(&controller.rate()), "{controller:?}");
+        assert!(
+            (250.0..350.0).contains(&controller.rate()),
+            "{controller:?}"
+        );
     }
 
     #[test]

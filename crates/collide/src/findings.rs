@@ -194,7 +194,7 @@ impl Findings {
         if unknown {
             race.labels.push(labels::UNKNOWN_WRITER.into());
             race.explanation = Some(
-                "the value changed while the thread stood before its access; who wrote it was not seen (another mapping of the memory, another process, the kernel or a device)"
+                "the value changed while the thread stood before its access; who wrote it was not seen (another mapping of the memory, another process, the kernel, a device, or no debug register was free)"
                     .into(),
             );
         }
@@ -212,9 +212,23 @@ impl Findings {
     /// All races with their labels, in report order: those that fit a pattern
     /// of harmless ones last.
     pub fn finish(&self) -> Vec<Race> {
+        let seen = |finding: &Finding| finding.usages.len() == 2;
         let mut races: Vec<Race> = self
             .found
             .iter()
+            // An unseen writer adds nothing where one has been seen.
+            .filter(|finding| {
+                seen(finding)
+                    || !self.found.iter().any(|other| {
+                        seen(other)
+                            && other.location == finding.location
+                            && other
+                                .race
+                                .accesses
+                                .iter()
+                                .any(|access| access.site == finding.race.accesses[0].site)
+                    })
+            })
             .map(|finding| {
                 let mut race = finding.race.clone();
                 race.labels

@@ -65,10 +65,36 @@ fn unsupported(instruction: &Instruction) -> bool {
         || instruction.op_mask() != Register::None
         || matches!(
             instruction.mnemonic(),
-            Maskmovq | Maskmovdqu | Vmaskmovdqu | Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq
-                | Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor | Xrstor64
-                | Fxsave | Fxsave64 | Fxrstor | Fxrstor64 | Monitor | Monitorx | Clzero
-                | Cldemote | Clflush | Clflushopt | Clwb | Rdsspq | Wrssq | Int3 | Syscall
+            Maskmovq
+                | Maskmovdqu
+                | Vmaskmovdqu
+                | Vmaskmovps
+                | Vmaskmovpd
+                | Vpmaskmovd
+                | Vpmaskmovq
+                | Xsave
+                | Xsave64
+                | Xsavec
+                | Xsavec64
+                | Xsaveopt
+                | Xsaveopt64
+                | Xrstor
+                | Xrstor64
+                | Fxsave
+                | Fxsave64
+                | Fxrstor
+                | Fxrstor64
+                | Monitor
+                | Monitorx
+                | Clzero
+                | Cldemote
+                | Clflush
+                | Clflushopt
+                | Clwb
+                | Rdsspq
+                | Wrssq
+                | Int3
+                | Syscall
         )
 }
 
@@ -208,7 +234,9 @@ impl Analyser {
             let size = if down {
                 element
             } else {
-                element.saturating_mul(count).min(WATCHED_BYTES.max(element))
+                element
+                    .saturating_mul(count)
+                    .min(WATCHED_BYTES.max(element))
             };
             if size <= 64 && address.checked_add(size).is_some() {
                 operands.push(Operand {

@@ -20,7 +20,7 @@ use std::ops::Range;
 /// times a second is found by it.
 const SWEEP_DWELL: u32 = 40_000;
 /// Microseconds a breakpoint stands at code not seen to run yet.
-const COLD_DWELL: u32 = 2_000_000;
+const COLD_DWELL: u32 = 3_000_000;
 /// The same for live code before it is given up for this time.
 const LIVE_DWELL: u32 = 4_000_000;
 /// Breakpoints that may stand at cold code at one time.
@@ -178,10 +178,9 @@ impl Sampler {
         self.drop_space(space);
         for (key, bias) in loaded {
             if let Some(module) = self.by_key.get(key) {
-                self.modules[*module].instances.push(Instance {
-                    space,
-                    bias: *bias,
-                });
+                self.modules[*module]
+                    .instances
+                    .push(Instance { space, bias: *bias });
             }
         }
     }

@@ -167,10 +167,7 @@ fn functions(module: &Module, code: &Code<'_>) -> BTreeMap<u64, Function> {
         // Of several names one that rules the function out is the telling
         // one; the shortest is the plainest otherwise.
         if let Some(name) = name
-            && entry
-                .name
-                .as_ref()
-                .is_none_or(|old| name.len() < old.len())
+            && entry.name.as_ref().is_none_or(|old| name.len() < old.len())
         {
             entry.name = Some(name);
         }

@@ -51,7 +51,9 @@ impl Pattern {
         let extensions = [
             ".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".rs", ".go", ".S", ".s",
         ];
-        extensions.iter().any(|extension| self.0.ends_with(extension))
+        extensions
+            .iter()
+            .any(|extension| self.0.ends_with(extension))
     }
 }
 
@@ -91,13 +93,7 @@ impl Scope {
             && !plain.is_some_and(is_library_internal)
     }
 
-    fn hits(
-        &self,
-        pattern: &Pattern,
-        module: &Module,
-        function: Option<&str>,
-        start: u64,
-    ) -> bool {
+    fn hits(&self, pattern: &Pattern, module: &Module, function: Option<&str>, start: u64) -> bool {
         if pattern.matches(module.name()) {
             return true;
         }
@@ -110,7 +106,10 @@ impl Scope {
             && module.frames(start).iter().any(|frame| {
                 frame.file.as_ref().is_some_and(|file| {
                     pattern.matches(file)
-                        || file.rsplit('/').next().is_some_and(|base| pattern.matches(base))
+                        || file
+                            .rsplit('/')
+                            .next()
+                            .is_some_and(|base| pattern.matches(base))
                 })
             })
     }
@@ -157,7 +156,15 @@ fn copies_or_compares(name: &str) -> bool {
         "mem", "str", "stp", "wcs", "wmem", "wcp", "rawmem", "bcopy", "bzero", "bcmp", "index",
         "rindex",
     ];
-    let not = ["strerror", "strftime", "strfmon", "strsignal", "strfrom", "stpm", "strtok"];
+    let not = [
+        "strerror",
+        "strftime",
+        "strfmon",
+        "strsignal",
+        "strfrom",
+        "stpm",
+        "strtok",
+    ];
     stems.iter().any(|stem| name.starts_with(stem)) && !not.iter().any(|no| name.starts_with(no))
 }
 
@@ -190,7 +197,13 @@ pub fn synchronises(name: &str) -> bool {
         "tsan_",
     ];
     // Go's runtime and sync packages load their atomics with plain moves.
-    let go = ["runtime.", "internal/runtime/", "runtime/internal/", "sync.", "sync/atomic."];
+    let go = [
+        "runtime.",
+        "internal/runtime/",
+        "runtime/internal/",
+        "sync.",
+        "sync/atomic.",
+    ];
     if prefixes.iter().any(|prefix| plain.starts_with(prefix))
         || go.iter().any(|prefix| name.starts_with(prefix))
     {
@@ -214,9 +227,7 @@ pub fn synchronises(name: &str) -> bool {
             "std::__shared_count",
         ]
         .iter()
-        .any(|part| {
-            readable.starts_with(part) || readable.contains(&format!("<{part}"))
-        })
+        .any(|part| readable.starts_with(part) || readable.contains(&format!("<{part}")))
 }
 
 /// A function of C++'s, Rust's or C's atomics.
@@ -246,11 +257,32 @@ fn is_atomic_operation(function: &str) -> bool {
 /// C library internals that a statically linked program carries in itself.
 fn is_library_internal(name: &str) -> bool {
     let prefixes = [
-        "dl_", "IO_", "libc_", "nl_", "int_malloc", "int_free", "int_realloc", "int_memalign",
-        "tcache_", "malloc_consolidate", "sysmalloc", "systrim", "arena_get", "ptmalloc",
-        "call_tls_dtors", "tls_get_addr", "ld_",
+        "dl_",
+        "IO_",
+        "libc_",
+        "nl_",
+        "int_malloc",
+        "int_free",
+        "int_realloc",
+        "int_memalign",
+        "tcache_",
+        "malloc_consolidate",
+        "sysmalloc",
+        "systrim",
+        "arena_get",
+        "ptmalloc",
+        "call_tls_dtors",
+        "tls_get_addr",
+        "ld_",
     ];
-    let names = ["malloc", "free", "calloc", "realloc", "memalign", "unlink_chunk"];
+    let names = [
+        "malloc",
+        "free",
+        "calloc",
+        "realloc",
+        "memalign",
+        "unlink_chunk",
+    ];
     prefixes.iter().any(|prefix| name.starts_with(prefix)) || names.contains(&name)
 }
 
@@ -270,7 +302,11 @@ mod tests {
             ("*", "", true),
             ("a*aab", "aaaaab", true),
         ] {
-            assert_eq!(Pattern::new(pattern).matches(text), expected, "{pattern} {text}");
+            assert_eq!(
+                Pattern::new(pattern).matches(text),
+                expected,
+                "{pattern} {text}"
+            );
         }
     }
 
@@ -287,14 +323,25 @@ mod tests {
         ] {
             assert!(synchronises(name), "{name}");
         }
-        for name in ["main", "worker", "synchronise_clocks", "std_dev", "main.increment"] {
+        for name in [
+            "main",
+            "worker",
+            "synchronise_clocks",
+            "std_dev",
+            "main.increment",
+        ] {
             assert!(!synchronises(name), "{name}");
         }
     }
 
     #[test]
     fn the_c_library_is_sampled_where_it_copies() {
-        for name in ["memcpy", "memmove_avx_unaligned_erms", "strlen_sse2", "wcslen"] {
+        for name in [
+            "memcpy",
+            "memmove_avx_unaligned_erms",
+            "strlen_sse2",
+            "wcslen",
+        ] {
             assert!(copies_or_compares(name), "{name}");
         }
         for name in ["malloc", "IO_file_write", "strerror_r", "vfprintf"] {

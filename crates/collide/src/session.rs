@@ -115,7 +115,7 @@ pub struct Finished {
     pub totals: Totals,
 }
 
-const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(40);
 const MEASURE: Duration = Duration::from_millis(100);
 /// Stops longer than this are "long waits" to the controller.
 const LONG: u64 = 1_000_000;
@@ -473,7 +473,7 @@ impl<'a> Session<'a> {
         } else {
             u32::MAX
         };
-        let wanted = (pace * 0.08).ceil() as usize + 2;
+        let wanted = (pace * 0.12).ceil() as usize + 2;
         let mut picks = self
             .sampler
             .live_picks(wanted.saturating_sub(self.queued), cap);
@@ -484,7 +484,7 @@ impl<'a> Session<'a> {
             .allowance(self.cold_debt, SWEEP_COST, cpus());
         if allowance >= 16 {
             self.cold_debt = 0.0;
-            picks.extend(self.sampler.cold_picks(allowance.min(64), cap));
+            picks.extend(self.sampler.cold_picks(allowance.min(48), cap));
             picks.extend(self.sampler.sweep_picks(allowance.min(512)));
         }
         if !picks.is_empty() {
@@ -504,7 +504,10 @@ impl<'a> Session<'a> {
                 let age = now.duration_since(view.born);
                 // Libraries are loaded in the first moments.
                 let every = (age / 4).clamp(Duration::from_millis(20), Duration::from_secs(1));
-                age >= INFANCY && view.looked.is_none_or(|looked| now.duration_since(looked) >= every)
+                age >= INFANCY
+                    && view
+                        .looked
+                        .is_none_or(|looked| now.duration_since(looked) >= every)
             })
             .map(|(space, _)| *space)
             .collect();
@@ -554,7 +557,9 @@ impl<'a> Session<'a> {
             }
             if !self.sampler.knows(&key) {
                 let rank = u8::from(program != module.path())
-                    + u8::from(module.path().starts_with("/usr") || module.path().starts_with("/lib"));
+                    + u8::from(
+                        module.path().starts_with("/usr") || module.path().starts_with("/lib"),
+                    );
                 let strings = string_functions(module, loaded.bias, pid);
                 let set = sampling_set::build(module, &self.options.scope, &strings);
                 if let Some(why) = set.nothing {
@@ -685,9 +690,8 @@ fn string_functions(module: &Module, bias: u64, pid: i32) -> HashSet<u64> {
             continue;
         };
         for entry in entries.chunks_exact(24) {
-            let word = |at: usize| {
-                u64::from_le_bytes(entry[at..at + 8].try_into().unwrap_or_default())
-            };
+            let word =
+                |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().unwrap_or_default());
             if word(8) as u32 != IRELATIVE {
                 continue;
             }

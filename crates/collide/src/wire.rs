@@ -195,8 +195,13 @@ pub enum Event {
     },
     /// A new address space: a process began to be held, was forked or called
     /// exec.
-    Space { space: u32, pid: i32 },
-    SpaceGone { space: u32 },
+    Space {
+        space: u32,
+        pid: i32,
+    },
+    SpaceGone {
+        space: u32,
+    },
     Ended(Vec<Ended>),
     Caught(Box<Catch>),
     Cost {
@@ -211,12 +216,20 @@ pub enum Event {
         queued: u32,
     },
     /// The program that was launched has ended: exit code, or 128 + signal.
-    ProgramEnded { status: i32 },
+    ProgramEnded {
+        status: i32,
+    },
     /// Everything is restored; the holder exits. `left` tasks could not be
     /// checked, `note` says what went wrong, if anything.
-    Released { left: u32, note: String },
+    Released {
+        left: u32,
+        note: String,
+    },
     /// The holder cannot go on or begin.
-    Failed { code: i32, text: String },
+    Failed {
+        code: i32,
+        text: String,
+    },
 }
 
 #[derive(Default)]

@@ -145,7 +145,13 @@ impl Witness<'_> {
         })
     }
 
-    fn stack(&self, registers: &RegisterFile, copy: &[u8], address: u64, skip: usize) -> Vec<Frame> {
+    fn stack(
+        &self,
+        registers: &RegisterFile,
+        copy: &[u8],
+        address: u64,
+        skip: usize,
+    ) -> Vec<Frame> {
         let memory = File::open(format!("/proc/{}/mem", self.pid)).ok();
         let bottom = registers.rsp();
         let mut read = |at: u64| -> Option<u64> {
@@ -229,16 +235,17 @@ impl Witness<'_> {
                 candidates.extend(call.map(|instruction| (instruction, bias, 1)));
             }
         }
-        let describe = |instruction: &Instruction, bias: u64, skip: usize, operand: Option<Operand>| {
-            let memory = operand.map_or(instruction.memory_size().size() as u64, |o| o.size);
-            Accessed {
-                address: instruction.ip().wrapping_add(bias),
-                size: u32::try_from(memory).unwrap_or(0),
-                direction: operand.map(|operand| operand.direction),
-                locked: is_synchronising(instruction),
-                skip,
-            }
-        };
+        let describe =
+            |instruction: &Instruction, bias: u64, skip: usize, operand: Option<Operand>| {
+                let memory = operand.map_or(instruction.memory_size().size() as u64, |o| o.size);
+                Accessed {
+                    address: instruction.ip().wrapping_add(bias),
+                    size: u32::try_from(memory).unwrap_or(0),
+                    direction: operand.map(|operand| operand.direction),
+                    locked: is_synchronising(instruction),
+                    skip,
+                }
+            };
         // Best: an operand that is at the address, by the registers now. A
         // repeated string instruction has moved on, by at most one element.
         for (instruction, bias, skip) in &candidates {

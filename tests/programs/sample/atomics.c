@@ -1,7 +1,7 @@
 // C11 atomics and volatile variables: plain moves in the binary, told apart by
 // debug info. Silent.
 // EXPECT: silent
-// ARGS: 6
+// ARGS: 5
 #include "threads.h"
 #include <stdatomic.h>
 

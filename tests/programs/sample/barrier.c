@@ -1,7 +1,7 @@
 // Threads that write their part of an array and read the others' behind a
 // barrier: silent.
 // EXPECT: silent
-// ARGS: 6
+// ARGS: 5
 #include "threads.h"
 
 enum { THREADS = 3, CELLS = 64 };

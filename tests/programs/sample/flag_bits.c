@@ -1,7 +1,7 @@
 // One thread tests one bit of a word in which another sets another bit: safe,
 // labelled.
 // EXPECT: race tag=bits label=disjoint-bits
-// ARGS: 12
+// ARGS: 5
 #include "threads.h"
 
 unsigned flags = 1;

@@ -1,6 +1,6 @@
 // A counter that two threads update without a lock, all the time.
 // EXPECT: race tag=hot
-// ARGS: 12
+// ARGS: 5
 #include "threads.h"
 
 long counter;

@@ -1,6 +1,6 @@
 // The same with a lock: silent.
 // EXPECT: silent
-// ARGS: 6
+// ARGS: 5
 #include "threads.h"
 
 long counter;

@@ -1,6 +1,6 @@
 // A counter that goes up and down holds an object: no statistics.
 // EXPECT: race tag=ref label=reference-count not=statistics-counter
-// ARGS: 12
+// ARGS: 5
 #include "threads.h"
 
 struct object { int references; } object = {1};

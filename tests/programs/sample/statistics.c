@@ -1,6 +1,6 @@
 // A counter that only ever goes up: labelled, and last.
 // EXPECT: race tag=stat label=statistics-counter
-// ARGS: 12
+// ARGS: 5
 #include "threads.h"
 
 struct { long requests, errors; } stats;

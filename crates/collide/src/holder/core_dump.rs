@@ -73,7 +73,15 @@ pub fn write(
         let flags = u32::from(mapping.execute)
             | u32::from(mapping.write) << 1
             | u32::from(mapping.read) << 2;
-        out.write_all(&program_header(1, flags, at, mapping.start, size, size, PAGE))?;
+        out.write_all(&program_header(
+            1,
+            flags,
+            at,
+            mapping.start,
+            size,
+            size,
+            PAGE,
+        ))?;
         at += size;
     }
     out.write_all(&notes)?;

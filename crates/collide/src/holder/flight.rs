@@ -136,7 +136,11 @@ impl Holder {
             begun: now,
             deadline: begun + wait,
             look: begun + LOOK,
-            cpu: if wait > LOOK { task::cpu_time(group) } else { 0 },
+            cpu: if wait > LOOK {
+                task::cpu_time(group)
+            } else {
+                0
+            },
             stalled: false,
             hits: Vec::new(),
         })

@@ -61,7 +61,7 @@ pub struct Settings {
 /// overshoots by as much again, and the held thread's CPU is free anyway.
 const SPIN: Duration = Duration::from_micros(120);
 /// Costs and finished breakpoints are told to the front end this often.
-const TELL: Duration = Duration::from_millis(20);
+const TELL: Duration = Duration::from_millis(30);
 /// How long letting go may take before the holder gives up waiting for
 /// threads that do not stop.
 const LETTING_GO: Duration = Duration::from_secs(3);
@@ -127,7 +127,9 @@ pub fn run(link: Link, table: PlantedTable, settings: &Settings) {
             // Whatever goes wrong inside, the target must be put right.
             let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| holder.work()));
             if outcome.is_err() {
-                holder.notes.push("the holder failed inside; see above".into());
+                holder
+                    .notes
+                    .push("the holder failed inside; see above".into());
             }
             let left = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| holder.let_go()));
             let note = holder.notes.join("; ");
@@ -244,13 +246,13 @@ impl Holder {
             libc::sigemptyset(&raw mut mask);
             libc::sigaddset(&raw mut mask, libc::SIGCHLD);
             libc::sigprocmask(libc::SIG_BLOCK, &raw const mask, std::ptr::null_mut());
-            let children = libc::signalfd(
-                -1,
-                &raw const mask,
-                libc::SFD_CLOEXEC | libc::SFD_NONBLOCK,
-            );
+            let children =
+                libc::signalfd(-1, &raw const mask, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
             if epoll < 0 || children < 0 {
-                return Err(refuse("cannot wait for events", &io::Error::last_os_error()));
+                return Err(refuse(
+                    "cannot wait for events",
+                    &io::Error::last_os_error(),
+                ));
             }
             (OwnedFd::from_raw_fd(epoll), OwnedFd::from_raw_fd(children))
         };
@@ -425,7 +427,14 @@ impl Holder {
                 if let Some(mut space) = self.spaces.remove(&task.space) {
                     let now = Instant::now();
                     for planted in space.abandon(&mut self.table) {
-                        self.note_end(&planted.pick, Outcome::Expired, planted.since, now, 0, false);
+                        self.note_end(
+                            &planted.pick,
+                            Outcome::Expired,
+                            planted.since,
+                            now,
+                            0,
+                            false,
+                        );
                     }
                     self.link.send(&Event::SpaceGone { space: space.id });
                 }
@@ -559,10 +568,7 @@ impl Holder {
         stopped: u64,
         stalled: bool,
     ) {
-        if matches!(
-            outcome,
-            Outcome::Sampled | Outcome::Passed | Outcome::Seen
-        ) {
+        if matches!(outcome, Outcome::Sampled | Outcome::Passed | Outcome::Seen) {
             self.stopped += stopped;
         }
         self.ended.push(Ended {
@@ -578,7 +584,19 @@ impl Holder {
 
     fn plant(&mut self, pick: Pick, now: Instant) {
         let planted = match self.spaces.get_mut(&pick.space) {
-            Some(space) => space.plant(pick, &mut self.table, now),
+            Some(space) => match space.is_safe(now) {
+                true => space.plant(pick, &mut self.table, now),
+                false => {
+                    let note = format!(
+                        "process {} handles SIGTRAP itself and has a thread that blocks it: no breakpoints were planted while that was so, because one in that thread would take the handler away",
+                        space.via
+                    );
+                    if !self.notes.contains(&note) {
+                        self.notes.push(note);
+                    }
+                    Err(Outcome::Occupied)
+                }
+            },
             None => Err(Outcome::Refused),
         };
         match planted {
@@ -647,12 +665,40 @@ impl Holder {
             return;
         }
         if let Some(planted) = space.unplant(address, &mut self.table, now) {
-            self.note_end(&planted.pick, Outcome::Expired, planted.since, now, 0, false);
+            self.note_end(
+                &planted.pick,
+                Outcome::Expired,
+                planted.since,
+                now,
+                0,
+                false,
+            );
+        }
+    }
+
+    /// Takes back everything where breakpoints have become harmful.
+    fn keep_safe(&mut self, now: Instant) {
+        let mut removed = Vec::new();
+        for space in self.spaces.values_mut() {
+            if space.standing() > 0 && !space.is_safe(now) {
+                removed.extend(space.unplant_all(&mut self.table, now));
+            }
+        }
+        for planted in removed {
+            self.note_end(
+                &planted.pick,
+                Outcome::Occupied,
+                planted.since,
+                now,
+                0,
+                false,
+            );
         }
     }
 
     fn tell(&mut self, all: bool) {
         self.last_told = Instant::now();
+        self.keep_safe(self.last_told);
         let ended = std::mem::take(&mut self.ended);
         if !ended.is_empty() {
             self.link.send(&Event::Ended(ended));
@@ -712,7 +758,7 @@ impl Holder {
 
     /// Waits for the next thing to happen; false if it did not sleep.
     fn wait(&mut self, now: Instant) -> bool {
-        let mut until = self.last_told + TELL.max(Duration::from_millis(20));
+        let mut until = self.last_told + TELL;
         for flight in &self.flights {
             until = until.min(flight.next_look());
         }
@@ -844,7 +890,8 @@ impl Holder {
 /// Puts SIGTRAP back into the blocked signals of a thread that had blocked
 /// everything: the kernel unblocks it to deliver the trap.
 fn repair_mask(tid: Tid) {
-    const OTHERS: u64 = bit(libc::SIGILL) | bit(libc::SIGBUS) | bit(libc::SIGFPE) | bit(libc::SIGSEGV);
+    const OTHERS: u64 =
+        bit(libc::SIGILL) | bit(libc::SIGBUS) | bit(libc::SIGFPE) | bit(libc::SIGSEGV);
     if let Ok(mask) = ptrace::signal_mask(tid)
         && mask & OTHERS == OTHERS
         && mask & bit(libc::SIGTRAP) == 0
@@ -915,9 +962,15 @@ fn attach(pid: Tid) -> Result<Vec<Tid>, Refusal> {
     // next round.
     loop {
         let threads = task::threads(pid).map_err(|error| {
-            (usage, format!("process {pid} has ended or cannot be looked at: {error}"))
+            (
+                usage,
+                format!("process {pid} has ended or cannot be looked at: {error}"),
+            )
         })?;
-        let fresh: Vec<Tid> = threads.into_iter().filter(|tid| !held.contains(tid)).collect();
+        let fresh: Vec<Tid> = threads
+            .into_iter()
+            .filter(|tid| !held.contains(tid))
+            .collect();
         if fresh.is_empty() {
             return Ok(held);
         }

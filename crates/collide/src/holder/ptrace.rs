@@ -114,8 +114,14 @@ pub fn signal_mask(tid: Tid) -> io::Result<u64> {
 
 pub fn set_signal_mask(tid: Tid, mask: u64) -> io::Result<()> {
     // SAFETY: PTRACE_SETSIGMASK reads as many bytes as `address` says: 8.
-    let answer =
-        unsafe { libc::ptrace(libc::PTRACE_SETSIGMASK, tid, 8usize, &raw const mask as usize) };
+    let answer = unsafe {
+        libc::ptrace(
+            libc::PTRACE_SETSIGMASK,
+            tid,
+            8usize,
+            &raw const mask as usize,
+        )
+    };
     if answer == -1 {
         return Err(io::Error::last_os_error());
     }

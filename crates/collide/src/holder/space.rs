@@ -4,6 +4,7 @@
 //! breakpoints included, and is cleaned before it runs its first instruction.
 
 use super::ptrace::Tid;
+use super::task;
 use crate::memory_map::{self, Mapping};
 use crate::planted::{INT3, PlantedTable};
 use crate::wire::{Outcome, Pick, Purpose};
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// A list of mappings older than this is read again.
 const MAPPINGS_LAST: Duration = Duration::from_secs(1);
+/// An answer to whether breakpoints do harm is believed for this long.
+const SAFETY_LASTS: Duration = Duration::from_millis(250);
 /// A fork copies breakpoints that stood at some moment between the beginning
 /// of the system call and the first stop of the child. A child is cleaned of
 /// all that stood within this long before.
@@ -50,6 +53,9 @@ pub struct Space {
     /// Every site that ever held a breakpoint: a thread may have run into one
     /// just before it was removed.
     removed: HashMap<u64, Removed>,
+    /// When it was last seen whether breakpoints may stand here, and the
+    /// answer.
+    trap_safety: Option<(Instant, bool)>,
     mappings: Vec<Mapping>,
     mappings_read: Option<Instant>,
 }
@@ -66,9 +72,28 @@ impl Space {
             memory,
             planted: HashMap::new(),
             removed: HashMap::new(),
+            trap_safety: None,
             mappings: Vec::new(),
             mappings_read: None,
         })
+    }
+
+    /// Whether a breakpoint does no harm here. A thread that blocks SIGTRAP
+    /// and runs into one makes the kernel take away the program's own handler
+    /// for it, and nobody outside can give it back.
+    pub fn is_safe(&mut self, now: Instant) -> bool {
+        if let Some((asked, safe)) = self.trap_safety
+            && now.duration_since(asked) < SAFETY_LASTS
+        {
+            return safe;
+        }
+        let safe = !task::uses_traps(self.via)
+            || task::threads(self.via)
+                .unwrap_or_default()
+                .into_iter()
+                .all(|tid| !task::blocks_traps(tid));
+        self.trap_safety = Some((now, safe));
+        safe
     }
 
     pub fn standing(&self) -> usize {

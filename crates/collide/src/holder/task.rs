@@ -25,7 +25,21 @@ fn status_field(tid: Tid, field: &str) -> Option<String> {
 
 /// SIGTRAP has been raised and not been taken yet.
 pub fn trap_pending(tid: Tid) -> bool {
-    status_field(tid, "SigPnd:")
+    has_trap(tid, "SigPnd:")
+}
+
+/// The process handles or ignores SIGTRAP itself.
+pub fn uses_traps(pid: Tid) -> bool {
+    has_trap(pid, "SigCgt:") || has_trap(pid, "SigIgn:")
+}
+
+/// The thread has SIGTRAP blocked.
+pub fn blocks_traps(tid: Tid) -> bool {
+    has_trap(tid, "SigBlk:")
+}
+
+fn has_trap(tid: Tid, field: &str) -> bool {
+    status_field(tid, field)
         .and_then(|mask| u64::from_str_radix(&mask, 16).ok())
         .is_some_and(|mask| mask & (1 << (libc::SIGTRAP - 1)) != 0)
 }
@@ -46,7 +60,11 @@ pub fn name(tid: Tid) -> String {
 pub fn threads(pid: Tid) -> io::Result<Vec<Tid>> {
     let mut threads = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
-        if let Some(tid) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) {
+        if let Some(tid) = entry?
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        {
             threads.push(tid);
         }
     }

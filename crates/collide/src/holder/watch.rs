@@ -434,7 +434,10 @@ impl Watchpoints {
             }
         }
         if watch.scope == Scope::PerCpu {
-            watch.cpus = online_cpus().into_iter().map(|cpu| Bank::new(-1, cpu)).collect();
+            watch.cpus = online_cpus()
+                .into_iter()
+                .map(|cpu| Bank::new(-1, cpu))
+                .collect();
         }
         watch
     }
@@ -489,7 +492,13 @@ impl Watchpoints {
 
     /// Arms one slot on `piece`: on every CPU, or on each of `threads` at the
     /// address that goes with it. `None` if no slot can be had.
-    pub fn arm(&mut self, trap: Trap, length: u64, threads: &[(Tid, u64)], cpu_address: u64) -> Option<usize> {
+    pub fn arm(
+        &mut self,
+        trap: Trap,
+        length: u64,
+        threads: &[(Tid, u64)],
+        cpu_address: u64,
+    ) -> Option<usize> {
         if self.scope == Scope::None {
             return None;
         }

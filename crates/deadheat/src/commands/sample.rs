@@ -19,7 +19,12 @@ use std::time::Duration;
 pub struct Arguments {
     /// Sample this running process; can be given several times for processes
     /// that share memory.
-    #[arg(long, value_name = "PID", conflicts_with = "command", required_unless_present = "command")]
+    #[arg(
+        long,
+        value_name = "PID",
+        conflicts_with = "command",
+        required_unless_present = "command"
+    )]
     pid: Vec<i32>,
 
     /// Stop sampling after this time (10, 90s, 5m, 2h); the program goes on.
@@ -74,7 +79,11 @@ pub struct Arguments {
     report: ReportOptions,
 
     /// Program to run and its arguments.
-    #[arg(value_name = "PROGRAM", trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(
+        value_name = "PROGRAM",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
     command: Vec<String>,
 }
 
