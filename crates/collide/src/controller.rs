@@ -140,12 +140,11 @@ impl Controller {
 
     /// Long waits have used up their share for now.
     pub fn spare_long_waits(&self) -> bool {
-        match self.goal {
-            Goal::Overhead(share) => self.long > share * LONG_SHARE,
-            Goal::Rate(_) => false,
-        }
+        self.long > self.goal_share() * LONG_SHARE
     }
 
+    /// The share of the time that may be spent on waits: of the goal, or of
+    /// the default goal where a rate is asked for.
     pub fn goal_share(&self) -> f64 {
         match self.goal {
             Goal::Overhead(share) => share,

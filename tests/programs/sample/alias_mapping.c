@@ -12,9 +12,7 @@ long sum;
 
 __attribute__((noinline)) static void store(long value) { *other = value; }
 
-__attribute__((noinline)) static long load(void) {
-  return *one; // RACE alias
-}
+__attribute__((noinline)) static long load(void) { return *one; } // RACE alias
 
 static void *work(void *arg) {
   long own = 0;

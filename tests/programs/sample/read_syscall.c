@@ -13,9 +13,7 @@ __attribute__((noinline)) static void fill(int fd) {
     abort();
 }
 
-__attribute__((noinline)) static int look(void) {
-  return buffer[8]; // RACE buffer
-}
+__attribute__((noinline)) static int look(void) { return buffer[8]; } // RACE buffer
 
 static void *work(void *arg) {
   int fd = open("/dev/urandom", O_RDONLY);

@@ -11,9 +11,7 @@ __attribute__((noinline)) static void store(void) {
   ready = 1; // RACE silent
 }
 
-__attribute__((noinline)) static int load(void) {
-  return ready; // RACE silent
-}
+__attribute__((noinline)) static int load(void) { return ready; } // RACE silent
 
 static void *work(void *arg) {
   int sum = 0;

@@ -11,9 +11,7 @@ __attribute__((noinline)) static void tick(long now) {
   coarse_clock = now; // RACE clock
 }
 
-__attribute__((noinline)) static long look(void) {
-  return coarse_clock; // RACE clock
-}
+__attribute__((noinline)) static long look(void) { return coarse_clock; } // RACE clock
 
 static void *work(void *arg) {
   long own = 0;

@@ -8,9 +8,7 @@ struct __attribute__((packed)) packet {
   long value;
 } packet;
 
-__attribute__((noinline)) static long load(void) {
-  return packet.value; // RACE straddle
-}
+__attribute__((noinline)) static long load(void) { return packet.value; } // RACE straddle
 
 __attribute__((noinline)) static void store(char c) {
   ((char *)&packet)[8] = c; // RACE straddle

@@ -65,7 +65,10 @@ impl Holder {
         let pick = planted.pick;
         let file = RegisterFile::from(registers);
         match self.prepare_flight(tid, space_id, planted, &file, now) {
-            Some(flight) => self.flights.push(flight),
+            Some(flight) => {
+                self.count_held(Instant::now());
+                self.flights.push(flight);
+            }
             None => {
                 self.run_on(tid, 0);
                 let stopped = now.elapsed().as_nanos() as u64;
@@ -98,7 +101,11 @@ impl Holder {
         if mapping.is_device() {
             return None;
         }
-        let stood = now.duration_since(planted.since);
+        // Time in which somebody was held does not count: else waits would
+        // make code look rare, and so grow.
+        self.count_held(now);
+        let held = Duration::from_nanos(self.held - planted.held);
+        let stood = now.duration_since(planted.since).saturating_sub(held);
         let wait = self.delay(&pick, stood);
         if wait.is_zero() {
             return None;
@@ -251,6 +258,7 @@ impl Holder {
                 at += 1;
                 continue;
             }
+            self.count_held(now);
             let flight = self.flights.swap_remove(at);
             self.land(flight);
         }

@@ -100,6 +100,9 @@ struct Holder {
     last_told: Instant,
     stopped: u64,
     overlapped: u64,
+    /// Nanoseconds in which at least one thread was held, up to `held_until`.
+    held: u64,
+    held_until: Instant,
     random: u64,
     launched: Option<Launched>,
     /// exec of the launched program has happened.
@@ -192,6 +195,8 @@ impl Parts {
             last_told: now,
             stopped: 0,
             overlapped: 0,
+            held: 0,
+            held_until: now,
             random: seed(),
             launched: self.launched,
             started: false,
@@ -307,6 +312,15 @@ impl Holder {
             }
             waited = self.wait(now);
         }
+    }
+
+    /// Brings `held` up to date; called whenever a thread begins or ceases to
+    /// be held.
+    fn count_held(&mut self, now: Instant) {
+        if !self.flights.is_empty() {
+            self.held += now.saturating_duration_since(self.held_until).as_nanos() as u64;
+        }
+        self.held_until = now;
     }
 
     fn random(&mut self) -> u64 {
@@ -583,9 +597,11 @@ impl Holder {
     }
 
     fn plant(&mut self, pick: Pick, now: Instant) {
+        self.count_held(now);
+        let held = self.held;
         let planted = match self.spaces.get_mut(&pick.space) {
             Some(space) => match space.is_safe(now) {
-                true => space.plant(pick, &mut self.table, now),
+                true => space.plant(pick, &mut self.table, now, held),
                 false => {
                     let note = format!(
                         "process {} handles SIGTRAP itself and has a thread that blocks it: no breakpoints were planted while that was so, because one in that thread would take the handler away",

@@ -26,6 +26,8 @@ const FORK_LASTS: Duration = Duration::from_secs(60);
 pub struct Planted {
     pub pick: Pick,
     pub since: Instant,
+    /// The holder's count of held time when it was planted.
+    pub held: u64,
     entry: u32,
 }
 
@@ -123,6 +125,7 @@ impl Space {
         pick: Pick,
         table: &mut PlantedTable,
         now: Instant,
+        held: u64,
     ) -> Result<(), Outcome> {
         if self.planted.contains_key(&pick.address) {
             return Err(Outcome::Occupied);
@@ -144,6 +147,7 @@ impl Space {
             Planted {
                 pick,
                 since: now,
+                held,
                 entry,
             },
         );
