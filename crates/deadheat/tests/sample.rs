@@ -396,6 +396,187 @@ fn a_core_file_is_written_at_a_catch() {
     fs::remove_file(path).unwrap();
 }
 
+/// The one process that nobody cleans up after is the holder, so the front end
+/// does. A thread that runs into a breakpoint in the instant between may die,
+/// so the target is given several chances to be seen alive.
+#[test]
+fn killing_the_holder_is_cleaned_up_after() {
+    for _ in 0..10 {
+        let mut target = start("queue", "holder", 3600);
+        let before = text_of(target.0.id());
+        let front = deadheat()
+            .args(["sample", "--rate", "100", "--pid"])
+            .arg(target.0.id().to_string())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        let children = format!("/proc/{0}/task/{0}/children", front.id());
+        let holder: i32 = fs::read_to_string(children)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        // SAFETY: a signal to the holder, a child of the front end we started.
+        unsafe { libc::kill(holder, libc::SIGKILL) };
+        let output = front.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(70), "{text}");
+        assert!(text.contains("the holder process was killed"), "{text}");
+        if target.0.try_wait().unwrap().is_none() {
+            assert_healthy(&mut target);
+            assert!(before == text_of(target.0.id()), "the text has changed");
+            return;
+        }
+    }
+    panic!("the target died every time");
+}
+
+/// Some megabytes that compress neither very well nor very badly.
+fn data_file() -> PathBuf {
+    let path = scratch("data");
+    let mut state = 1u64;
+    let mut bytes = Vec::new();
+    while bytes.len() < 12 << 20 {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let word = (state >> 40) as u32;
+        bytes.extend_from_slice(&word.to_le_bytes());
+        bytes.extend(std::iter::repeat_n(
+            b'a' + (word % 26) as u8,
+            (word % 13) as usize,
+        ));
+    }
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// Compresses under sampling and compares what comes out of decompression.
+fn compress(command: &[&str], decompress: &[&str]) {
+    let data = data_file();
+    let packed = scratch(&format!("packed-{}", command[0]));
+    let status = deadheat()
+        .args(["sample", "-q", "--rate", "1000", "--exitcode", "0", "--"])
+        .args(command)
+        .arg(&data)
+        .stdout(fs::File::create(&packed).unwrap())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success(), "{command:?} under sampling: {status}");
+    let output = Command::new(decompress[0])
+        .args(&decompress[1..])
+        .arg(&packed)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{decompress:?}");
+    assert!(
+        output.stdout == fs::read(&data).unwrap(),
+        "{command:?}: other data"
+    );
+}
+
+#[test]
+#[ignore = "real programs; make test-all"]
+fn compressors_work_under_a_thousand_samples_a_second() {
+    compress(&["pigz", "-p2", "-c"], &["gzip", "-dcf"]);
+    compress(&["xz", "-T2", "-1", "-c"], &["xz", "-dcf", "--format=xz"]);
+    compress(&["pbzip2", "-p2", "-c"], &["bzip2", "-dcf"]);
+}
+
+fn sample_for(pid: u32, duration: &str) {
+    let output = deadheat()
+        .args(["sample", "-q", "--rate", "1000", "--exitcode", "0"])
+        .args(["--duration", duration, "--pid"])
+        .arg(pid.to_string())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+#[ignore = "real programs; make test-all"]
+fn redis_answers_under_a_thousand_samples_a_second() {
+    let port = "17371";
+    let server = Command::new("redis-server")
+        .args(["--port", port, "--io-threads", "2", "--save", ""])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut server = Running(server);
+    std::thread::sleep(Duration::from_secs(1));
+    let load = Command::new("redis-benchmark")
+        .args(["-p", port, "-n", "100000", "-c", "20", "-e", "-q"])
+        .args(["-t", "set,get,incr,lpush,lpop,sadd"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    sample_for(server.0.id(), "20s");
+    let output = load.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(!text.to_lowercase().contains("error"), "{text}");
+    let counted = Command::new("redis-cli")
+        .args(["-p", port, "get", "counter:__rand_int__"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&counted.stdout).trim(), "100000");
+    assert_healthy(&mut server);
+}
+
+#[test]
+#[ignore = "real programs; make test-all"]
+fn memcached_answers_under_a_thousand_samples_a_second() {
+    use std::io::{BufRead, BufReader, Write};
+    let port = 17372;
+    let server = Command::new("memcached")
+        .args(["-u", "root", "-l", "127.0.0.1", "-t", "4", "-p"])
+        .arg(port.to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut server = Running(server);
+    std::thread::sleep(Duration::from_secs(1));
+    let end = Instant::now() + Duration::from_secs(15);
+    let clients: Vec<_> = (0..6)
+        .map(|client| {
+            std::thread::spawn(move || {
+                let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+                let mut answers = BufReader::new(stream.try_clone().unwrap());
+                let mut line = move || {
+                    let mut line = String::new();
+                    answers.read_line(&mut line).unwrap();
+                    line.trim_end().to_string()
+                };
+                let mut round = 0u64;
+                while Instant::now() < end {
+                    let value = format!("value-{client}-{round}");
+                    let key = format!("key-{client}-{}", round % 100);
+                    write!(stream, "set {key} 0 0 {}\r\n{value}\r\n", value.len()).unwrap();
+                    assert_eq!(line(), "STORED");
+                    write!(stream, "get {key}\r\n").unwrap();
+                    assert!(line().starts_with("VALUE"));
+                    assert_eq!(line(), value);
+                    assert_eq!(line(), "END");
+                    round += 1;
+                }
+                round
+            })
+        })
+        .collect();
+    sample_for(server.0.id(), "12s");
+    for client in clients {
+        assert!(client.join().expect("a wrong answer") > 0);
+    }
+    assert_healthy(&mut server);
+}
+
 #[test]
 #[ignore = "two minutes; make test-all"]
 fn once_a_second() {
