@@ -32,6 +32,7 @@ enum Command {
     Dump(commands::dump::Arguments),
     /// Copy into a recording all files it needs, so that it replays elsewhere
     Pack(commands::pack::Arguments),
+    Sample(commands::sample::Arguments),
     Report(commands::report::Arguments),
     Explain(commands::explain::Arguments),
     Show(commands::show::Arguments),
@@ -53,6 +54,7 @@ fn main() {
         Command::Replay(arguments) => commands::replay::run(arguments),
         Command::Dump(arguments) => commands::dump::run(arguments),
         Command::Pack(arguments) => commands::pack::run(arguments),
+        Command::Sample(arguments) => commands::sample::run(arguments),
         Command::Report(arguments) => commands::report::run(arguments),
         Command::Explain(arguments) => commands::explain::run(arguments),
         Command::Show(arguments) => commands::show::run(arguments),

@@ -15,6 +15,7 @@ pub mod record;
 pub mod replay;
 pub mod report;
 pub mod run;
+pub mod sample;
 pub mod show;
 
 use std::fmt;
@@ -44,6 +45,15 @@ impl From<vm::Error> for Failure {
         };
         Failure {
             code,
+            message: error.to_string(),
+        }
+    }
+}
+
+impl From<collide::SampleError> for Failure {
+    fn from(error: collide::SampleError) -> Self {
+        Failure {
+            code: error.exit_code(),
             message: error.to_string(),
         }
     }
