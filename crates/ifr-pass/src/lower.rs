@@ -1,0 +1,454 @@
+//! Placeholders become code (the shape that measurements favoured: one load
+//! and one test per monitor that is already active, everything else cold).
+//!
+//! The thread's word `now` is `thread:8 | epoch:40 | ones:16`, or 0 while the
+//! run-time does not want monitors; it lives at offset 0 of the thread-local
+//! `__deadheat_ifr_tls`. A slot of the shadow is `thread:8 | epoch:40 |
+//! written bytes:8 | accessed bytes:8`. A monitor is active if no bit of
+//! `now ^ slot` under `~0xffff | needed bytes` is set.
+//!
+//! The constants of the shadow are the run-time's (`ifr-runtime`, module
+//! `shadow`); a test there compares them.
+
+use crate::placement::{self, MARK, RANGE_MARK, STOP_MARK, STRING_MARK, describe};
+use crate::{ir, shim};
+use inkwell::llvm_sys::core::*;
+use inkwell::llvm_sys::debuginfo::LLVMInstructionGetDebugLoc;
+use inkwell::llvm_sys::prelude::*;
+use inkwell::llvm_sys::{
+    LLVMAttributeFunctionIndex, LLVMIntPredicate, LLVMLinkage, LLVMOpcode, LLVMThreadLocalMode,
+};
+use std::ffi::CStr;
+
+/// Which bits of an address choose its slot.
+pub const SLOT_MASK: u64 = 0x3fff_ffff_fff8;
+/// Where the slots begin: not a round number, so that a location and its slot
+/// never share their low 12 bits.
+pub const SLOT_BASE: u64 = 0x1000_0000_0840;
+
+/// LLVM's number for the `preserve_most` convention.
+const PRESERVE_MOST: u32 = 14;
+
+/// At most this many instructions may lie between two marks of one group.
+const GROUP_GAP: usize = 8;
+
+struct Lowering {
+    module: LLVMModuleRef,
+    builder: LLVMBuilderRef,
+    i8: LLVMTypeRef,
+    i64: LLVMTypeRef,
+    pointer: LLVMTypeRef,
+    void: LLVMTypeRef,
+}
+
+/// Lowers the whole module; says whether anything changed.
+pub fn lower(module: LLVMModuleRef, _is_lto: bool) -> bool {
+    // SAFETY: a live module; the builder is disposed of below.
+    let lowering = unsafe {
+        let context = LLVMGetModuleContext(module);
+        Lowering {
+            module,
+            builder: LLVMCreateBuilderInContext(context),
+            i8: LLVMInt8TypeInContext(context),
+            i64: LLVMInt64TypeInContext(context),
+            pointer: LLVMPointerTypeInContext(context, 0),
+            void: LLVMVoidTypeInContext(context),
+        }
+    };
+    let mut changed = false;
+    for function in ir::functions(module) {
+        if ir::is_declaration(function) {
+            continue;
+        }
+        if ir::has_mark(function, ir::PLACED) {
+            changed |= lowering.function(function);
+        }
+        ir::unprepare(function);
+    }
+    for name in [MARK, RANGE_MARK, STRING_MARK, STOP_MARK] {
+        // SAFETY: all calls were replaced; a declaration without uses may go.
+        unsafe {
+            let placeholder = LLVMGetNamedFunction(module, name.as_ptr());
+            if !placeholder.is_null() && LLVMGetFirstUse(placeholder).is_null() {
+                LLVMDeleteFunction(placeholder);
+            }
+        }
+    }
+    // SAFETY: created above, used nowhere after this.
+    unsafe { LLVMDisposeBuilder(lowering.builder) };
+    changed
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Mark,
+    Range,
+    String,
+    Stop,
+}
+
+fn kind_of(instruction: LLVMValueRef) -> Option<Kind> {
+    if ir::opcode(instruction) != LLVMOpcode::LLVMCall {
+        return None;
+    }
+    let name = ir::name(ir::callee(instruction)?);
+    let is = |mark: &CStr| name.as_bytes() == mark.to_bytes();
+    if is(MARK) {
+        Some(Kind::Mark)
+    } else if is(RANGE_MARK) {
+        Some(Kind::Range)
+    } else if is(STRING_MARK) {
+        Some(Kind::String)
+    } else if is(STOP_MARK) {
+        Some(Kind::Stop)
+    } else {
+        None
+    }
+}
+
+/// Instructions over which a mark must not move.
+fn is_wall(instruction: LLVMValueRef) -> bool {
+    use LLVMOpcode::*;
+    match ir::opcode(instruction) {
+        LLVMCall => {
+            // SAFETY: a live call.
+            unsafe { shim::dh_is_debug_or_lifetime(instruction) == 0 }
+        }
+        LLVMFence | LLVMAtomicRMW | LLVMAtomicCmpXchg => true,
+        LLVMLoad | LLVMStore => {
+            // SAFETY: a live load or store.
+            unsafe {
+                LLVMGetOrdering(instruction)
+                    != inkwell::llvm_sys::LLVMAtomicOrdering::LLVMAtomicOrderingNotAtomic
+            }
+        }
+        _ => false,
+    }
+}
+
+impl Lowering {
+    fn number(&self, value: u64) -> LLVMValueRef {
+        // SAFETY: a live type.
+        unsafe { LLVMConstInt(self.i64, value, 0) }
+    }
+
+    fn global(&self, name: &CStr, kind: LLVMTypeRef, thread_local: bool) -> LLVMValueRef {
+        // SAFETY: a live module and type.
+        unsafe {
+            let found = LLVMGetNamedGlobal(self.module, name.as_ptr());
+            if !found.is_null() {
+                return found;
+            }
+            let made = LLVMAddGlobal(self.module, kind, name.as_ptr());
+            LLVMSetLinkage(made, LLVMLinkage::LLVMExternalLinkage);
+            if thread_local {
+                LLVMSetThreadLocalMode(made, LLVMThreadLocalMode::LLVMInitialExecTLSModel);
+            }
+            made
+        }
+    }
+
+    /// A call of the run-time that keeps all general registers.
+    fn call(
+        &self,
+        function: LLVMValueRef,
+        name: &CStr,
+        arguments: &mut [LLVMValueRef],
+        from: LLVMValueRef,
+    ) {
+        // SAFETY: all arguments are 64-bit integers in scope at the builder.
+        unsafe {
+            let mut kinds = vec![self.i64; arguments.len()];
+            let kind = LLVMFunctionType(self.void, kinds.as_mut_ptr(), kinds.len() as u32, 0);
+            let mut target = LLVMGetNamedFunction(self.module, name.as_ptr());
+            if target.is_null() {
+                target = LLVMAddFunction(self.module, name.as_ptr(), kind);
+                LLVMSetFunctionCallConv(target, PRESERVE_MOST);
+                let word = "nounwind";
+                let nounwind = LLVMGetEnumAttributeKindForName(word.as_ptr().cast(), word.len());
+                let context = LLVMGetModuleContext(self.module);
+                let attribute = LLVMCreateEnumAttribute(context, nounwind, 0);
+                LLVMAddAttributeAtIndex(target, LLVMAttributeFunctionIndex, attribute);
+            }
+            let call = LLVMBuildCall2(
+                self.builder,
+                kind,
+                target,
+                arguments.as_mut_ptr(),
+                arguments.len() as u32,
+                c"".as_ptr(),
+            );
+            LLVMSetInstructionCallConv(call, PRESERVE_MOST);
+            shim::dh_set_location(call, from, function);
+        }
+    }
+
+    fn function(&self, function: LLVMValueRef) -> bool {
+        let mut changed = false;
+        let mut acts = false;
+        for block in ir::blocks(function) {
+            let mut group: Vec<LLVMValueRef> = Vec::new();
+            let mut gap = 0;
+            let mut work: Vec<Vec<LLVMValueRef>> = Vec::new();
+            for instruction in ir::instructions(block) {
+                match kind_of(instruction) {
+                    Some(Kind::Mark) => {
+                        if gap > GROUP_GAP && !group.is_empty() {
+                            work.push(std::mem::take(&mut group));
+                        }
+                        group.push(instruction);
+                        gap = 0;
+                    }
+                    Some(_) => {
+                        if !group.is_empty() {
+                            work.push(std::mem::take(&mut group));
+                        }
+                        work.push(vec![instruction]);
+                    }
+                    None => {
+                        gap += 1;
+                        acts |= ir::opcode(instruction) == LLVMOpcode::LLVMCall
+                            || ir::opcode(instruction) == LLVMOpcode::LLVMInvoke;
+                        if is_wall(instruction) && !group.is_empty() {
+                            work.push(std::mem::take(&mut group));
+                        }
+                    }
+                }
+            }
+            if !group.is_empty() {
+                work.push(group);
+            }
+            for group in work {
+                changed = true;
+                self.group(function, &group);
+            }
+        }
+        acts |= changed;
+        if acts {
+            changed |= self.leave(function);
+        }
+        if changed {
+            // SAFETY: a live function.
+            unsafe {
+                shim::dh_forget_memory_facts(function);
+                let context = LLVMGetModuleContext(self.module);
+                let (key, value) = ("frame-pointer", "all");
+                let attribute = LLVMCreateStringAttribute(
+                    context,
+                    key.as_ptr().cast(),
+                    key.len() as u32,
+                    value.as_ptr().cast(),
+                    value.len() as u32,
+                );
+                LLVMAddAttributeAtIndex(function, LLVMAttributeFunctionIndex, attribute);
+            }
+        }
+        changed
+    }
+
+    fn stand(&self, at: LLVMValueRef) {
+        // SAFETY: a live instruction and builder.
+        unsafe {
+            LLVMPositionBuilderBefore(self.builder, at);
+            LLVMSetCurrentDebugLocation2(self.builder, LLVMInstructionGetDebugLoc(at));
+        }
+    }
+
+    /// Loads the thread's word and makes a block that runs while it is not 0.
+    fn guard(&self, at: LLVMValueRef) -> (LLVMValueRef, LLVMValueRef) {
+        self.stand(at);
+        let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
+        // SAFETY: a live builder; the global is 8 bytes and aligned.
+        unsafe {
+            let now = LLVMBuildLoad2(self.builder, self.i64, state, c"ifr.now".as_ptr());
+            LLVMSetAlignment(now, 8);
+            let wanted = LLVMBuildICmp(
+                self.builder,
+                LLVMIntPredicate::LLVMIntNE,
+                now,
+                self.number(0),
+                c"".as_ptr(),
+            );
+            (now, shim::dh_split_if(wanted, at, 0))
+        }
+    }
+
+    fn group(&self, function: LLVMValueRef, group: &[LLVMValueRef]) {
+        let last = group[group.len() - 1];
+        match kind_of(last) {
+            Some(Kind::Mark) => {
+                let (now, end) = self.guard(last);
+                for &mark in group {
+                    self.mark(function, now, mark, end);
+                }
+            }
+            Some(Kind::Range) => {
+                let (_, end) = self.guard(last);
+                self.stand(end);
+                let mut arguments: Vec<_> = (0..5).map(|at| ir::operand(last, at)).collect();
+                self.call(function, c"__deadheat_ifr_range", &mut arguments, last);
+            }
+            Some(Kind::String) => {
+                let (_, end) = self.guard(last);
+                self.stand(end);
+                let mut arguments: Vec<_> = (0..2).map(|at| ir::operand(last, at)).collect();
+                self.call(function, c"__deadheat_ifr_string", &mut arguments, last);
+            }
+            Some(Kind::Stop) => {
+                self.stand(last);
+                self.call(function, c"__deadheat_ifr_release", &mut [], last);
+            }
+            None => return,
+        }
+        for &mark in group {
+            // SAFETY: placeholders return nothing, so nobody uses them.
+            unsafe { LLVMInstructionEraseFromParent(mark) };
+        }
+    }
+
+    fn mark(
+        &self,
+        function: LLVMValueRef,
+        now: LLVMValueRef,
+        mark: LLVMValueRef,
+        end: LLVMValueRef,
+    ) {
+        let address = ir::operand(mark, 0);
+        let description = ir::constant(ir::operand(mark, 1)).unwrap_or(0);
+        let size = description & 0xffff;
+        let aligned = description & describe::ALIGNED_8 != 0;
+        let write = description & describe::WRITE != 0;
+        let one = description & describe::ONE_GRANULE != 0;
+        self.stand(end);
+        let bits = |mask: u64| mask | if write { mask << 8 } else { 0 };
+        // SAFETY: 64-bit integers in scope at the builder, which stands in the
+        // guarded block; the shadow is mapped while `now` is not 0.
+        let cold_end = unsafe {
+            let b = self.builder;
+            let none = c"".as_ptr();
+            let wide = aligned && size.is_multiple_of(8) && size <= 32;
+            if !one && !wide {
+                end
+            } else {
+                let chosen = LLVMBuildAnd(b, address, self.number(SLOT_MASK), none);
+                let slot = LLVMBuildAdd(b, chosen, self.number(SLOT_BASE), none);
+                let mut differs: LLVMValueRef = std::ptr::null_mut();
+                for granule in 0..size.div_ceil(8) {
+                    let at = if granule == 0 {
+                        slot
+                    } else {
+                        LLVMBuildAdd(b, slot, self.number(granule * 8), none)
+                    };
+                    let at = LLVMBuildIntToPtr(b, at, self.pointer, none);
+                    let held = LLVMBuildLoad2(b, self.i64, at, none);
+                    LLVMSetAlignment(held, 8);
+                    let xor = LLVMBuildXor(b, held, now, none);
+                    differs = if differs.is_null() {
+                        xor
+                    } else {
+                        LLVMBuildOr(b, differs, xor, none)
+                    };
+                }
+                let owner = !0xffff_u64;
+                let mask = if aligned || size == 8 {
+                    let bytes = if size >= 8 { 0xff } else { (1 << size) - 1 };
+                    self.number(owner | bits(bytes))
+                } else {
+                    let place = LLVMBuildAnd(b, address, self.number(7), none);
+                    let bytes = self.number(bits((1 << size) - 1));
+                    let shifted = LLVMBuildShl(b, bytes, place, none);
+                    LLVMBuildOr(b, shifted, self.number(owner), none)
+                };
+                let missing = LLVMBuildAnd(b, differs, mask, none);
+                let cold = LLVMBuildICmp(
+                    b,
+                    LLVMIntPredicate::LLVMIntNE,
+                    missing,
+                    self.number(0),
+                    none,
+                );
+                shim::dh_split_if(cold, end, 1)
+            }
+        };
+        self.stand(cold_end);
+        let mut arguments = [address, self.number(description)];
+        self.call(function, c"__deadheat_ifr_start", &mut arguments, mark);
+    }
+
+    /// Code that nobody compiled with monitors may call this function and
+    /// synchronise, unseen, after it returns: stop there if such code is loaded
+    /// (and always in Rust, whose standard library is such code).
+    fn leave(&self, function: LLVMValueRef) -> bool {
+        if !called_from_outside(function) {
+            return false;
+        }
+        let always = placement::is_rust(function);
+        let mut changed = false;
+        for block in ir::blocks(function) {
+            // SAFETY: a live block with a terminator.
+            let end = unsafe { LLVMGetBasicBlockTerminator(block) };
+            let resumes = ir::opcode(end) == LLVMOpcode::LLVMResume;
+            if ir::opcode(end) != LLVMOpcode::LLVMRet && !resumes {
+                continue;
+            }
+            // SAFETY: a live instruction; the list is only read.
+            let before = unsafe { LLVMGetPreviousInstruction(end) };
+            // SAFETY: checked not to be null.
+            if !before.is_null() && unsafe { shim::dh_is_musttail(before) } != 0 {
+                continue;
+            }
+            changed = true;
+            self.stand(end);
+            if always || resumes {
+                self.call(function, c"__deadheat_ifr_release", &mut [], end);
+                continue;
+            }
+            let flag = self.global(c"__deadheat_ifr_foreign", self.i8, false);
+            // SAFETY: a live builder and a global of one byte.
+            unsafe {
+                let set = LLVMBuildLoad2(self.builder, self.i8, flag, c"".as_ptr());
+                let zero = LLVMConstInt(self.i8, 0, 0);
+                let cold = LLVMBuildICmp(
+                    self.builder,
+                    LLVMIntPredicate::LLVMIntNE,
+                    set,
+                    zero,
+                    c"".as_ptr(),
+                );
+                let inside = shim::dh_split_if(cold, end, 1);
+                self.stand(inside);
+            }
+            self.call(function, c"__deadheat_ifr_release", &mut [], end);
+        }
+        changed
+    }
+}
+
+/// Visible to other files, or its address is used.
+fn called_from_outside(function: LLVMValueRef) -> bool {
+    // SAFETY: a live function; uses are only read.
+    unsafe {
+        if !matches!(
+            LLVMGetLinkage(function),
+            LLVMLinkage::LLVMInternalLinkage | LLVMLinkage::LLVMPrivateLinkage
+        ) {
+            return true;
+        }
+        let mut usage = LLVMGetFirstUse(function);
+        while !usage.is_null() {
+            let user = LLVMGetUser(usage);
+            let direct = !LLVMIsACallInst(user).is_null() || !LLVMIsAInvokeInst(user).is_null();
+            if !direct || LLVMGetCalledValue(user) != function {
+                return true;
+            }
+            // The function may also be an argument of the call.
+            for index in 0..LLVMGetNumArgOperands(user) {
+                if LLVMGetOperand(user, index) == function {
+                    return true;
+                }
+            }
+            usage = LLVMGetNextUse(usage);
+        }
+    }
+    false
+}
