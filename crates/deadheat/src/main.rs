@@ -5,7 +5,6 @@
 //! itself failed.
 
 use clap::{Parser, Subcommand};
-use std::process::ExitCode;
 
 mod commands;
 
@@ -18,9 +17,22 @@ struct CommandLine {
 }
 
 #[derive(Subcommand)]
-enum Command {}
+enum Command {
+    /// Run a program and write a recording of it
+    Record(commands::record::Arguments),
+    /// Run a recorded execution again, identical to the last register
+    Replay(commands::replay::Arguments),
+}
 
-fn main() -> ExitCode {
+fn main() {
     let line = CommandLine::parse();
-    match line.command {}
+    let result = match &line.command {
+        Command::Record(arguments) => commands::record::run(arguments),
+        Command::Replay(arguments) => commands::replay::run(arguments),
+    };
+    let code = result.unwrap_or_else(|failure| {
+        eprintln!("deadheat: {}", failure.message);
+        failure.code
+    });
+    std::process::exit(code);
 }

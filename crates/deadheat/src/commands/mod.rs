@@ -1,1 +1,66 @@
 //! One file per subcommand.
+
+pub mod record;
+pub mod replay;
+
+use std::fmt;
+use vm::record::ProcessStatus;
+
+/// Why a command could not do what it was asked: a sentence and an exit code.
+pub struct Failure {
+    pub code: i32,
+    pub message: String,
+}
+
+impl Failure {
+    /// The command line or a file given by the user is wrong.
+    pub fn usage(message: impl fmt::Display) -> Self {
+        Failure {
+            code: race::exit_code::USAGE,
+            message: message.to_string(),
+        }
+    }
+}
+
+impl From<vm::Error> for Failure {
+    fn from(error: vm::Error) -> Self {
+        let code = match &error {
+            vm::Error::Program(_) | vm::Error::Record(_) => race::exit_code::USAGE,
+            _ => race::exit_code::FAILURE,
+        };
+        Failure {
+            code,
+            message: error.to_string(),
+        }
+    }
+}
+
+impl From<vm::record::RecordError> for Failure {
+    fn from(error: vm::record::RecordError) -> Self {
+        vm::Error::from(error).into()
+    }
+}
+
+/// Ends this process the way the guest ended: same code, or the same signal.
+pub fn end_like(status: ProcessStatus) -> i32 {
+    match status {
+        ProcessStatus::Exited(code) => code,
+        ProcessStatus::Killed(signal) => {
+            // SAFETY: restoring the default action and raising the signal; no
+            // core file of the vm, the guest's state is in the recording.
+            unsafe {
+                let none = libc::rlimit {
+                    rlim_cur: 0,
+                    rlim_max: 0,
+                };
+                libc::setrlimit(libc::RLIMIT_CORE, &none);
+                libc::signal(signal, libc::SIG_DFL);
+                let mut all: libc::sigset_t = std::mem::zeroed();
+                libc::sigemptyset(&mut all);
+                libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+                libc::raise(signal);
+            }
+            128 + signal
+        }
+    }
+}

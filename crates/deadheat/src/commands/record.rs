@@ -1,0 +1,94 @@
+//! `deadheat record`: runs a program and writes a recording.
+
+use super::{Failure, end_like};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use vm::record::{FORMAT, Manifest, Recording};
+use vm::schedule::PolicyName;
+use vm::{Program, ScheduleChoice, Stop, Vm};
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Directory for the recording; must not exist yet, or be empty
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    #[command(flatten)]
+    schedule: ScheduleArguments,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROG"
+    )]
+    command: Vec<OsString>,
+}
+
+/// How the threads of the program are scheduled.
+#[derive(clap::Args)]
+pub struct ScheduleArguments {
+    /// Seed of the schedule: the same seed gives the same execution
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    seed: u64,
+    /// Scheduling policy: round-robin, random, pct or sequencer
+    #[arg(long, default_value_t = PolicyName::Random, value_name = "POLICY")]
+    schedule: PolicyName,
+    /// Instructions per turn, about
+    #[arg(long, default_value_t = vm::DEFAULT_QUANTUM, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    quantum: u64,
+}
+
+impl ScheduleArguments {
+    pub fn choice(&self) -> ScheduleChoice {
+        ScheduleChoice {
+            policy: self.schedule,
+            seed: self.seed,
+            quantum: self.quantum,
+        }
+    }
+}
+
+/// Makes the recording of a run that is about to start.
+pub fn create(
+    output: &std::path::Path,
+    program: &Program,
+    schedule: ScheduleChoice,
+) -> Result<Recording, Failure> {
+    let directory = std::env::current_dir().unwrap_or_default();
+    Ok(Recording::create(
+        output,
+        Manifest {
+            format: u32::from(FORMAT),
+            made_by: format!("deadheat {}", env!("CARGO_PKG_VERSION")),
+            program: program.path.as_os_str().as_bytes().to_vec(),
+            arguments: program.arguments.clone(),
+            environment: program.environment.clone(),
+            directory: directory.as_os_str().as_bytes().to_vec(),
+            schedule: schedule.policy.to_string(),
+            seed: schedule.seed,
+            quantum: schedule.quantum,
+        },
+    )?)
+}
+
+/// The program named by the trailing arguments of a command line.
+pub fn program(command: &[OsString]) -> Result<Program, Failure> {
+    let (name, arguments) = command
+        .split_first()
+        .ok_or_else(|| Failure::usage("no program given"))?;
+    let arguments: Vec<_> = arguments.iter().map(OsString::as_os_str).collect();
+    Program::find(name, &arguments).map_err(|error| vm::Error::from(error).into())
+}
+
+pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    let program = program(&arguments.command)?;
+    let schedule = arguments.schedule.choice();
+    let recording = create(&arguments.output, &program, schedule)?;
+    let mut vm = Vm::record(&recording, &program, schedule)?;
+    match vm.run(None)? {
+        Stop::Ended(status) => Ok(end_like(status)),
+        Stop::Reached(_) | Stop::RecordingEnds => Ok(race::exit_code::FAILURE),
+    }
+}

@@ -1,0 +1,316 @@
+//! The guest registers while translated code runs, and the way in and out of
+//! the code cache.
+//!
+//! One `Context` lies at a fixed address (`layout::CONTEXT`). Translated code
+//! addresses it RIP-relative; the two assembly routines below address it
+//! through GS, whose base is set to it once per vm process. While translated
+//! code runs, every general, vector and flags register holds the guest's value
+//! and FS is the guest's; on the way out they are saved here (vector state to
+//! the thread's own XSAVE area) and the host's restored. So Rust code never
+//! sees guest state in machine registers and cannot damage it.
+
+use crate::layout;
+use std::arch::global_asm;
+use std::mem::offset_of;
+
+/// Index of a general register in `Registers::gpr`: the machine's own
+/// numbering.
+pub mod reg {
+    pub const RAX: usize = 0;
+    pub const RCX: usize = 1;
+    pub const RDX: usize = 2;
+    pub const RBX: usize = 3;
+    pub const RSP: usize = 4;
+    pub const RBP: usize = 5;
+    pub const RSI: usize = 6;
+    pub const RDI: usize = 7;
+    pub const R8: usize = 8;
+    pub const R9: usize = 9;
+    pub const R10: usize = 10;
+    pub const R11: usize = 11;
+    pub const R12: usize = 12;
+    pub const R13: usize = 13;
+    pub const R14: usize = 14;
+    pub const R15: usize = 15;
+    pub const NAMES: [&str; 16] = [
+        "rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", "r8", "r9", "r10", "r11", "r12",
+        "r13", "r14", "r15",
+    ];
+}
+
+/// The integer state of a guest thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(C)]
+pub struct Registers {
+    pub gpr: [u64; 16],
+    pub rip: u64,
+    pub rflags: u64,
+    pub fs_base: u64,
+    pub gs_base: u64,
+}
+
+/// What translated code and the vm share.
+#[repr(C)]
+pub struct Context {
+    pub regs: Registers,
+    /// Instructions the running thread may still execute, less
+    /// `translate::SLACK`: negative sends it back to the scheduler.
+    pub remaining: i64,
+    /// Index into the cache's exit table: why translated code was left.
+    pub exit: u64,
+    /// Where translated code keeps a guest register it borrows.
+    pub spill: [u64; 16],
+    /// Next free byte of the access ring, as an offset from its start.
+    pub ring_position: u64,
+    target: u64,
+    host_rsp: u64,
+    host_fs: u64,
+    exit_routine: u64,
+    xsave_area: u64,
+    xsave_mask: u64,
+    /// Set by the host signal handler when translated code faults.
+    pub fault: HostFault,
+}
+
+/// What the host kernel said about a fault in translated code.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct HostFault {
+    pub host_pc: u64,
+    pub signal: i32,
+    pub code: i32,
+    pub address: u64,
+}
+
+macro_rules! context_offsets {
+    ($($name:ident = $($field:tt).+;)*) => {
+        /// Offsets of `Context` fields, for code generation.
+        pub mod offset {
+            use super::*;
+            $(pub const $name: usize = offset_of!(Context, $($field).+);)*
+        }
+    };
+}
+
+context_offsets! {
+    GPR = regs.gpr;
+    RIP = regs.rip;
+    RFLAGS = regs.rflags;
+    FS_BASE = regs.fs_base;
+    GS_BASE = regs.gs_base;
+    REMAINING = remaining;
+    EXIT = exit;
+    SPILL = spill;
+    RING_POSITION = ring_position;
+    TARGET = target;
+    HOST_RSP = host_rsp;
+    HOST_FS = host_fs;
+    EXIT_ROUTINE = exit_routine;
+    XSAVE_AREA = xsave_area;
+    XSAVE_MASK = xsave_mask;
+}
+
+// enter: host state goes to the host stack, guest state to the machine.
+// exit: reached by a jump from the cache's common exit, which has already
+// saved the guest's rsp and loaded the host's.
+global_asm!(
+    ".global deadheat_vm_enter",
+    "deadheat_vm_enter:",
+    "push rbx",
+    "push rbp",
+    "push r12",
+    "push r13",
+    "push r14",
+    "push r15",
+    "sub rsp, 8",
+    "stmxcsr [rsp]",
+    "fnstcw [rsp + 4]",
+    "mov gs:[{host_rsp}], rsp",
+    "mov gs:[{target}], rdi",
+    "rdfsbase rax",
+    "mov gs:[{host_fs}], rax",
+    "mov rax, gs:[{fs_base}]",
+    "wrfsbase rax",
+    "mov rcx, gs:[{xsave_area}]",
+    "mov eax, gs:[{xsave_mask}]",
+    "mov edx, gs:[{xsave_mask} + 4]",
+    "xrstor64 [rcx]",
+    "push qword ptr gs:[{rflags}]",
+    "popfq",
+    "mov rax, gs:[{gpr} + 0]",
+    "mov rcx, gs:[{gpr} + 8]",
+    "mov rdx, gs:[{gpr} + 16]",
+    "mov rbx, gs:[{gpr} + 24]",
+    "mov rsp, gs:[{gpr} + 32]",
+    "mov rbp, gs:[{gpr} + 40]",
+    "mov rsi, gs:[{gpr} + 48]",
+    "mov rdi, gs:[{gpr} + 56]",
+    "mov r8, gs:[{gpr} + 64]",
+    "mov r9, gs:[{gpr} + 72]",
+    "mov r10, gs:[{gpr} + 80]",
+    "mov r11, gs:[{gpr} + 88]",
+    "mov r12, gs:[{gpr} + 96]",
+    "mov r13, gs:[{gpr} + 104]",
+    "mov r14, gs:[{gpr} + 112]",
+    "mov r15, gs:[{gpr} + 120]",
+    "jmp qword ptr gs:[{target}]",
+    //
+    ".global deadheat_vm_exit",
+    "deadheat_vm_exit:",
+    "mov gs:[{gpr} + 0], rax",
+    "mov gs:[{gpr} + 8], rcx",
+    "mov gs:[{gpr} + 16], rdx",
+    "mov gs:[{gpr} + 24], rbx",
+    "mov gs:[{gpr} + 40], rbp",
+    "mov gs:[{gpr} + 48], rsi",
+    "mov gs:[{gpr} + 56], rdi",
+    "mov gs:[{gpr} + 64], r8",
+    "mov gs:[{gpr} + 72], r9",
+    "mov gs:[{gpr} + 80], r10",
+    "mov gs:[{gpr} + 88], r11",
+    "mov gs:[{gpr} + 96], r12",
+    "mov gs:[{gpr} + 104], r13",
+    "mov gs:[{gpr} + 112], r14",
+    "mov gs:[{gpr} + 120], r15",
+    "pushfq",
+    "pop qword ptr gs:[{rflags}]",
+    "push 0x202",
+    "popfq",
+    "rdfsbase rax",
+    "mov gs:[{fs_base}], rax",
+    "mov rax, gs:[{host_fs}]",
+    "wrfsbase rax",
+    "mov rcx, gs:[{xsave_area}]",
+    "mov eax, gs:[{xsave_mask}]",
+    "mov edx, gs:[{xsave_mask} + 4]",
+    "xsaveopt64 [rcx]",
+    "fninit",
+    "ldmxcsr [rsp]",
+    "fldcw [rsp + 4]",
+    "add rsp, 8",
+    "pop r15",
+    "pop r14",
+    "pop r13",
+    "pop r12",
+    "pop rbp",
+    "pop rbx",
+    "ret",
+    gpr = const offset::GPR,
+    rflags = const offset::RFLAGS,
+    fs_base = const offset::FS_BASE,
+    target = const offset::TARGET,
+    host_rsp = const offset::HOST_RSP,
+    host_fs = const offset::HOST_FS,
+    xsave_area = const offset::XSAVE_AREA,
+    xsave_mask = const offset::XSAVE_MASK,
+);
+
+unsafe extern "C" {
+    fn deadheat_vm_enter(target: u64);
+    fn deadheat_vm_exit();
+}
+
+/// XSAVE components the guest has: x87, SSE, AVX, AVX-512 (opmask, upper
+/// halves, high registers) and PKRU. AMX tiles are left out: they need a
+/// permission the vm does not ask for, and CPUID hides them.
+const GUEST_COMPONENTS: u64 = 0x2e7;
+
+/// Upper bound of the XSAVE area for `GUEST_COMPONENTS` in standard format.
+pub const XSAVE_SIZE: usize = 2816;
+
+/// Vector and x87 state of a guest thread, in the machine's XSAVE format.
+#[derive(Clone, PartialEq, Eq)]
+#[repr(C, align(64))]
+pub struct VectorState {
+    pub bytes: [u8; XSAVE_SIZE],
+}
+
+impl Default for VectorState {
+    /// The state in which Linux starts a process.
+    fn default() -> Self {
+        let mut state = VectorState {
+            bytes: [0; XSAVE_SIZE],
+        };
+        state.bytes[0..2].copy_from_slice(&0x37fu16.to_le_bytes());
+        state.bytes[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
+        // XSTATE_BV: x87 and SSE are taken from the area, the rest is in its
+        // initial configuration.
+        state.bytes[512] = 3;
+        state
+    }
+}
+
+/// XCR0 as the guest may see it.
+pub fn guest_xcr0() -> u64 {
+    // SAFETY: XGETBV exists wherever XSAVE does, which `Context::install`
+    // has checked.
+    let xcr0 = unsafe { std::arch::x86_64::_xgetbv(0) };
+    xcr0 & GUEST_COMPONENTS
+}
+
+impl Context {
+    /// The context of this process. The reference is only handed out by
+    /// `install`, which maps it.
+    fn at_fixed_address() -> *mut Context {
+        layout::CONTEXT as *mut Context
+    }
+
+    /// Maps the context at its fixed address and points GS at it.
+    pub fn install() -> Result<&'static mut Context, crate::Error> {
+        check_machine()?;
+        crate::host::map_fixed(
+            layout::CONTEXT,
+            layout::CONTEXT_SIZE,
+            libc::PROT_READ | libc::PROT_WRITE,
+        )?;
+        // SAFETY: freshly mapped zeroed memory of sufficient size and
+        // alignment; all fields are valid when zero. GS is unused by Rust and
+        // libc code on x86-64 Linux.
+        let context = unsafe {
+            libc::syscall(
+                libc::SYS_arch_prctl,
+                0x1001, /* ARCH_SET_GS */
+                layout::CONTEXT,
+            );
+            &mut *Self::at_fixed_address()
+        };
+        context.exit_routine = deadheat_vm_exit as *const () as u64;
+        context.xsave_mask = guest_xcr0();
+        Ok(context)
+    }
+
+    /// Runs translated code at `target` with `vector` as the vector state
+    /// until it exits.
+    ///
+    /// # Safety
+    /// `target` must be an entry of the code cache, and the cache's common
+    /// exit must be in place.
+    pub unsafe fn enter(&mut self, target: u64, vector: &mut VectorState) {
+        self.xsave_area = vector.bytes.as_mut_ptr() as u64;
+        // SAFETY: by the caller's promise control comes back through
+        // `deadheat_vm_exit`, which restores every host register that the
+        // calling convention preserves.
+        unsafe { deadheat_vm_enter(target) }
+    }
+}
+
+fn check_machine() -> Result<(), crate::Error> {
+    // SAFETY: getauxval has no preconditions.
+    let fsgsbase = unsafe { libc::getauxval(libc::AT_HWCAP2) } & 2 != 0;
+    if !fsgsbase {
+        return Err(crate::Error::Machine(
+            "the kernel does not let programs set FS and GS (FSGSBASE); Linux 5.9 or newer on a CPU of 2012 or newer is needed".into(),
+        ));
+    }
+    for (name, present) in [
+        ("SSE4.2", std::is_x86_feature_detected!("sse4.2")),
+        ("XSAVEOPT", std::is_x86_feature_detected!("xsaveopt")),
+    ] {
+        if !present {
+            return Err(crate::Error::Machine(format!(
+                "the CPU lacks {name}, which translated code needs"
+            )));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! A small assembler for the instructions the vm itself puts into the cache.
+//!
+//! Bytes are collected in a buffer whose final address is known from the
+//! start, so RIP-relative operands and jumps can be encoded at once.
+
+use crate::layout;
+
+pub struct Emitter {
+    pub base: u64,
+    pub bytes: Vec<u8>,
+}
+
+/// A register number in the machine's encoding.
+pub type Reg = usize;
+
+impl Emitter {
+    pub fn new(base: u64) -> Self {
+        Emitter {
+            base,
+            bytes: Vec::with_capacity(512),
+        }
+    }
+
+    /// Address of the next byte.
+    pub fn here(&self) -> u64 {
+        self.base + self.bytes.len() as u64
+    }
+
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    fn rel32(&mut self, target: u64) {
+        let distance = target.wrapping_sub(self.here() + 4) as i64;
+        debug_assert_eq!(distance, i64::from(distance as i32));
+        self.raw(&(distance as i32).to_le_bytes());
+    }
+
+    /// ModRM and displacement of a RIP-relative operand, `trailing` bytes of
+    /// immediate before the end of the instruction.
+    fn rip_operand(&mut self, field: Reg, target: u64, trailing: u64) {
+        self.bytes.push(((field as u8 & 7) << 3) | 5);
+        let distance = target.wrapping_sub(self.here() + 4 + trailing) as i64;
+        debug_assert_eq!(distance, i64::from(distance as i32));
+        self.raw(&(distance as i32).to_le_bytes());
+    }
+
+    fn rex_w(&mut self, reg: Reg, rm: Reg) {
+        self.bytes
+            .push(0x48 | ((reg as u8 >> 3) << 2) | (rm as u8 >> 3));
+    }
+
+    /// Address of a field of the context.
+    pub fn field(offset: usize) -> u64 {
+        layout::CONTEXT + offset as u64
+    }
+
+    /// `mov [address], reg`
+    pub fn store(&mut self, address: u64, reg: Reg) {
+        self.rex_w(reg, 0);
+        self.bytes.push(0x89);
+        self.rip_operand(reg, address, 0);
+    }
+
+    /// `mov reg, [address]`
+    pub fn load(&mut self, reg: Reg, address: u64) {
+        self.rex_w(reg, 0);
+        self.bytes.push(0x8b);
+        self.rip_operand(reg, address, 0);
+    }
+
+    /// `mov dword [address], imm32`
+    pub fn store_imm32(&mut self, address: u64, value: u32) {
+        self.bytes.push(0xc7);
+        self.rip_operand(0, address, 4);
+        self.raw(&value.to_le_bytes());
+    }
+
+    /// `mov reg, imm`, in the shortest form.
+    pub fn load_imm(&mut self, reg: Reg, value: u64) {
+        if let Ok(small) = u32::try_from(value) {
+            if reg >= 8 {
+                self.bytes.push(0x41);
+            }
+            self.bytes.push(0xb8 | (reg as u8 & 7));
+            self.raw(&small.to_le_bytes());
+        } else {
+            self.bytes.push(0x48 | (reg as u8 >> 3));
+            self.bytes.push(0xb8 | (reg as u8 & 7));
+            self.raw(&value.to_le_bytes());
+        }
+    }
+
+    /// `mov to, from`
+    pub fn move_reg(&mut self, to: Reg, from: Reg) {
+        self.rex_w(from, to);
+        self.bytes.push(0x89);
+        self.bytes
+            .push(0xc0 | ((from as u8 & 7) << 3) | (to as u8 & 7));
+    }
+
+    /// `sub qword [address], imm8/imm32`: changes the flags.
+    pub fn sub_memory(&mut self, address: u64, value: u32) {
+        self.arithmetic_memory(5, address, value);
+    }
+
+    /// `add qword [address], imm8/imm32`: changes the flags.
+    pub fn add_memory(&mut self, address: u64, value: u32) {
+        self.arithmetic_memory(0, address, value);
+    }
+
+    /// `cmp qword [address], imm`: changes the flags.
+    pub fn compare_memory(&mut self, address: u64, value: u32) {
+        self.arithmetic_memory(7, address, value);
+    }
+
+    fn arithmetic_memory(&mut self, operation: Reg, address: u64, value: u32) {
+        self.bytes.push(0x48);
+        if value < 128 {
+            self.bytes.push(0x83);
+            self.rip_operand(operation, address, 1);
+            self.bytes.push(value as u8);
+        } else {
+            self.bytes.push(0x81);
+            self.rip_operand(operation, address, 4);
+            self.raw(&value.to_le_bytes());
+        }
+    }
+
+    /// `jmp target`; returns the address of its displacement, for patching.
+    pub fn jump(&mut self, target: u64) -> u64 {
+        self.bytes.push(0xe9);
+        let at = self.here();
+        self.rel32(target);
+        at
+    }
+
+    /// `jcc target` with the machine's condition number; returns the address
+    /// of its displacement.
+    pub fn jump_if(&mut self, condition: u8, target: u64) -> u64 {
+        self.raw(&[0x0f, 0x80 | condition]);
+        let at = self.here();
+        self.rel32(target);
+        at
+    }
+
+    /// Makes the rel32 at address `at` (in this buffer) point to `target`.
+    pub fn patch_rel32(&mut self, at: u64, target: u64) {
+        let distance = target.wrapping_sub(at + 4) as i64;
+        debug_assert_eq!(distance, i64::from(distance as i32));
+        let index = (at - self.base) as usize;
+        self.bytes[index..index + 4].copy_from_slice(&(distance as i32).to_le_bytes());
+    }
+
+    /// Makes the rel8 at address `at` (in this buffer) point to here.
+    pub fn patch_rel8_here(&mut self, at: u64) {
+        let distance = self.here() - (at + 1);
+        debug_assert!(distance < 128);
+        let index = (at - self.base) as usize;
+        self.bytes[index] = distance as u8;
+    }
+
+    /// `jmp [address]`
+    pub fn jump_memory(&mut self, address: u64) {
+        self.bytes.push(0xff);
+        self.rip_operand(4, address, 0);
+    }
+
+    /// `push [address]`
+    pub fn push_memory(&mut self, address: u64) {
+        self.bytes.push(0xff);
+        self.rip_operand(6, address, 0);
+    }
+
+    /// `push imm32` (sign-extended)
+    pub fn push_imm32(&mut self, value: i32) {
+        self.bytes.push(0x68);
+        self.raw(&value.to_le_bytes());
+    }
+
+    /// `pop reg`
+    pub fn pop(&mut self, reg: Reg) {
+        if reg >= 8 {
+            self.bytes.push(0x41);
+        }
+        self.bytes.push(0x58 | (reg as u8 & 7));
+    }
+}
+
+pub mod condition {
+    pub const SIGN: u8 = 0x8;
+    pub const ABOVE: u8 = 0x7;
+}

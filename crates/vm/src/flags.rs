@@ -1,0 +1,116 @@
+//! Which status flags are alive where.
+//!
+//! The instruction counter is a `sub` in memory, which destroys the status
+//! flags. Nearly every block has a place, just before a comparison, where they
+//! are dead; the translator puts the counter there. This module finds it. It
+//! only ever errs towards "alive", which costs a save and restore, never a
+//! wrong flag.
+
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, RflagsBits};
+
+const STATUS: u32 = RflagsBits::OF
+    | RflagsBits::SF
+    | RflagsBits::ZF
+    | RflagsBits::AF
+    | RflagsBits::CF
+    | RflagsBits::PF;
+
+/// Flags surely overwritten by `instruction`. Shifts by zero and repeated
+/// comparisons of nothing leave flags alone.
+fn killed(instruction: &Instruction) -> u32 {
+    use Mnemonic::*;
+    let may_do_nothing = match instruction.mnemonic() {
+        Shl | Sal | Shr | Sar | Shld | Shrd => {
+            let last = instruction.op_count().saturating_sub(1);
+            let by_constant = matches!(
+                instruction.op_kind(last),
+                OpKind::Immediate8 | OpKind::Immediate8to32 | OpKind::Immediate8to64
+            );
+            !(by_constant && instruction.immediate8() & 31 != 0)
+        }
+        Rol | Ror | Rcl | Rcr => true,
+        Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq => {
+            instruction.has_rep_prefix() || instruction.has_repne_prefix()
+        }
+        _ => false,
+    };
+    if may_do_nothing {
+        0
+    } else {
+        instruction.rflags_modified() & STATUS
+    }
+}
+
+/// The first of the leading `reach` instructions before which no status flag
+/// is alive, given whether any is alive after the last.
+pub fn first_dead(block: &[Instruction], alive_after: bool, reach: usize) -> Option<usize> {
+    let mut alive = if alive_after { STATUS } else { 0 };
+    let mut found = None;
+    for (index, instruction) in block.iter().enumerate().rev() {
+        alive = (alive & !killed(instruction)) | (instruction.rflags_read() & STATUS);
+        if alive == 0 && index < reach {
+            found = Some(index);
+        }
+    }
+    found
+}
+
+/// True if straight-line code overwrites all status flags before it reads any.
+pub fn dead_at_start(code: impl Iterator<Item = Instruction>) -> bool {
+    let mut pending = STATUS;
+    for instruction in code {
+        if instruction.rflags_read() & pending != 0 {
+            return false;
+        }
+        pending &= !killed(&instruction);
+        if pending == 0 {
+            return true;
+        }
+        if instruction.flow_control() != FlowControl::Next {
+            return false;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    fn code(bytes: &[u8]) -> Vec<Instruction> {
+        Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE)
+            .into_iter()
+            .collect()
+    }
+
+    #[test]
+    fn dead_before_a_comparison() {
+        // mov eax, ebx; cmp eax, 1; jz
+        let block = code(&[0x89, 0xd8, 0x83, 0xf8, 0x01, 0x74, 0x00]);
+        assert_eq!(first_dead(&block, true, 8), Some(0));
+    }
+
+    #[test]
+    fn alive_before_a_second_branch() {
+        // jz
+        assert_eq!(first_dead(&code(&[0x74, 0x00]), true, 8), None);
+    }
+
+    #[test]
+    fn a_shift_by_cl_keeps_flags_alive() {
+        // shl eax, cl; jz
+        assert_eq!(first_dead(&code(&[0xd3, 0xe0, 0x74, 0x00]), true, 8), None);
+        // shl eax, 4; (of undefined, still overwritten) jz
+        assert_eq!(
+            first_dead(&code(&[0xc1, 0xe0, 0x04, 0x74, 0x00]), true, 8),
+            Some(0)
+        );
+    }
+
+    #[test]
+    fn inc_keeps_carry_alive() {
+        // inc eax; jmp
+        assert_eq!(first_dead(&code(&[0xff, 0xc0, 0xeb, 0x00]), true, 8), None);
+    }
+}

@@ -1,0 +1,56 @@
+//! The few host memory calls the vm makes for itself and for the guest.
+
+use crate::Error;
+use std::io;
+
+/// Maps anonymous private memory at exactly `address`, which must be free.
+pub fn map_fixed(address: u64, length: u64, protection: i32) -> Result<(), Error> {
+    // SAFETY: MAP_FIXED_NOREPLACE never disturbs an existing mapping.
+    let got = unsafe {
+        libc::mmap(
+            address as *mut libc::c_void,
+            length as usize,
+            protection,
+            libc::MAP_PRIVATE
+                | libc::MAP_ANONYMOUS
+                | libc::MAP_NORESERVE
+                | libc::MAP_FIXED_NOREPLACE,
+            -1,
+            0,
+        )
+    };
+    if got as u64 == address {
+        return Ok(());
+    }
+    let reason = io::Error::last_os_error();
+    Err(Error::Machine(format!(
+        "cannot map {length:#x} bytes at {address:#x} for the vm: {reason}"
+    )))
+}
+
+/// A raw host system call: the kernel's own convention, negative errno on
+/// failure.
+///
+/// # Safety
+/// As unsafe as the call itself; pointers must be valid for the kernel or lie
+/// in guest memory (where a bad one gives EFAULT).
+pub unsafe fn syscall(number: i64, arguments: [u64; 6]) -> i64 {
+    let result: i64;
+    // SAFETY: the caller vouches for the call; rcx and r11 are clobbered by
+    // the instruction.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") arguments[0],
+            in("rsi") arguments[1],
+            in("rdx") arguments[2],
+            in("r10") arguments[3],
+            in("r8") arguments[4],
+            in("r9") arguments[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    result
+}

@@ -1,0 +1,179 @@
+//! The one gate between the guest and the outside.
+//!
+//! Every result that does not follow from the guest's own state passes through
+//! `Io::external`: while recording, the host is asked and the answer written
+//! down; while replaying, the answer comes from the recording and the host is
+//! left alone. System calls are written once and work in both modes.
+
+use crate::memory;
+use crate::record::{Effect, FileIndex, Files, InputReader, InputWriter};
+use crate::{Divergence, Error};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// A guest range that the host has just written.
+pub type Written = (u64, usize);
+
+pub enum Io {
+    /// Nothing is written down (measuring the bare vm).
+    Live,
+    Record {
+        inputs: InputWriter,
+        files: Files,
+    },
+    Replay {
+        inputs: InputReader,
+        files: Files,
+    },
+}
+
+/// Tags of inputs that are not system calls.
+pub mod tag {
+    pub const CPUID: u32 = 0x1_0000;
+    pub const XGETBV: u32 = 0x1_0001;
+    pub const MAPPED_FILE: u32 = 0x1_0002;
+    pub const PROCESS: u32 = 0x1_0003;
+    pub const RANDOM: u32 = 0x1_0004;
+}
+
+impl Io {
+    /// True if host calls are really made.
+    pub fn is_live(&self) -> bool {
+        !matches!(self, Io::Replay { .. })
+    }
+
+    /// Does something outside, or takes its recorded result. `perform` returns
+    /// the result and the guest ranges the host wrote.
+    pub fn external(
+        &mut self,
+        tag: u32,
+        perform: impl FnOnce() -> (i64, Vec<Written>),
+    ) -> Result<i64, Error> {
+        match self {
+            Io::Live => Ok(perform().0),
+            Io::Record { inputs, .. } => {
+                let (result, written) = perform();
+                let mut writes = Vec::with_capacity(written.len());
+                for (address, length) in written {
+                    // What the host has just written can be read, unless the
+                    // guest mapped it write-only, which x86 cannot do.
+                    if let Ok(bytes) = memory::read_vec(address, length) {
+                        writes.push((address, bytes));
+                    }
+                }
+                inputs.push(&Effect {
+                    tag,
+                    result,
+                    writes,
+                })?;
+                Ok(result)
+            }
+            Io::Replay { inputs, .. } => {
+                let effect = Self::expect(inputs, tag)?;
+                for (address, bytes) in &effect.writes {
+                    memory::write(*address, bytes).map_err(|_| {
+                        Divergence::new(format!(
+                            "recorded input of {} bytes does not fit at {address:#x}",
+                            bytes.len()
+                        ))
+                    })?;
+                }
+                Ok(effect.result)
+            }
+        }
+    }
+
+    /// Like `external` for answers that go to the vm itself: a number and
+    /// some bytes.
+    pub fn external_bytes(
+        &mut self,
+        tag: u32,
+        perform: impl FnOnce() -> (i64, Vec<u8>),
+    ) -> Result<(i64, Vec<u8>), Error> {
+        match self {
+            Io::Live => Ok(perform()),
+            Io::Record { inputs, .. } => {
+                let (result, bytes) = perform();
+                inputs.push(&Effect {
+                    tag,
+                    result,
+                    writes: vec![(0, bytes.clone())],
+                })?;
+                Ok((result, bytes))
+            }
+            Io::Replay { inputs, .. } => {
+                let mut effect = Self::expect(inputs, tag)?;
+                let bytes = effect.writes.pop().map(|(_, bytes)| bytes);
+                Ok((effect.result, bytes.unwrap_or_default()))
+            }
+        }
+    }
+
+    fn expect(inputs: &mut InputReader, tag: u32) -> Result<Effect, Error> {
+        let effect = inputs.next_effect()?;
+        if effect.tag != tag {
+            return Err(Divergence::new(format!(
+                "the recorded run made {} here, the replay {}",
+                describe(effect.tag),
+                describe(tag)
+            ))
+            .into());
+        }
+        Ok(effect)
+    }
+
+    /// The file behind a mapping. While recording, `open` gives path and
+    /// handle, which are noted; while replaying, the same contents come from
+    /// the recording. `writable`: the program may change it.
+    pub fn mapped_file(
+        &mut self,
+        writable: bool,
+        open: impl FnOnce() -> std::io::Result<(PathBuf, File)>,
+    ) -> Result<std::io::Result<(PathBuf, File)>, Error> {
+        let note = |files: &mut Files, path: &Path, file: &File| files.add(path, file, writable);
+        match self {
+            Io::Live => Ok(open()),
+            Io::Record { inputs, files } => {
+                let opened = open();
+                let result = match &opened {
+                    Ok((path, file)) => i64::from(note(files, path, file)?),
+                    Err(error) => -i64::from(error.raw_os_error().unwrap_or(libc::EIO)),
+                };
+                inputs.push(&Effect {
+                    tag: tag::MAPPED_FILE,
+                    result,
+                    writes: Vec::new(),
+                })?;
+                Ok(opened)
+            }
+            Io::Replay { inputs, files } => {
+                let result = Self::expect(inputs, tag::MAPPED_FILE)?.result;
+                match FileIndex::try_from(result) {
+                    Ok(index) => Ok(Ok(files.open_mapped(index)?)),
+                    Err(_) => Ok(Err(std::io::Error::from_raw_os_error(-result as i32))),
+                }
+            }
+        }
+    }
+
+    /// Writes out what has gathered.
+    pub fn flush(&mut self) -> Result<(), Error> {
+        if let Io::Record { inputs, .. } = self {
+            inputs.flush()?;
+        }
+        Ok(())
+    }
+}
+
+/// Name of an input's source, for messages.
+pub fn describe(tag: u32) -> String {
+    match tag {
+        tag::CPUID => "cpuid".into(),
+        tag::XGETBV => "xgetbv".into(),
+        tag::MAPPED_FILE => "a file mapping".into(),
+        tag::PROCESS => "a process start".into(),
+        tag::RANDOM => "a random number".into(),
+        number => crate::kernel::names::syscall_name(u64::from(number))
+            .map_or_else(|| format!("system call {number}"), str::to_string),
+    }
+}

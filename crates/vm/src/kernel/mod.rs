@@ -1,0 +1,191 @@
+//! The small kernel: what the guest's system calls do.
+//!
+//! Threads, futexes, clocks, pipes and the like live inside the vm as ordinary
+//! state; only what really comes from outside goes through `Io`. One file per
+//! family of calls. A call that cannot finish yet says what it waits for
+//! (`Halt::Block`) and is executed again from the start when that may have
+//! come; it decides itself whether it has. So there are no continuations to
+//! save, and a snapshot of the vm is a snapshot of every blocked call.
+
+mod clone;
+mod dispatch;
+mod fd;
+mod file;
+mod futex;
+mod memory_map;
+mod misc;
+pub mod names;
+pub mod outside;
+mod process;
+mod signal;
+mod time;
+
+use crate::machine::Vm;
+use crate::memory::BadAddress;
+use crate::observe::SyscallEvent;
+use crate::record::RecordError;
+use crate::schedule::SliceEnd;
+use crate::thread::{State, Wait};
+use crate::{Error, context::reg};
+
+pub use fd::Descriptors;
+
+/// A system call being executed, first or again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    pub number: u64,
+    pub arguments: [u64; 6],
+    /// It has blocked before.
+    pub again: bool,
+    /// Virtual time at which it gives up; fixed when it first blocks.
+    pub deadline: Option<u64>,
+    /// Set by whoever wakes the thread on purpose (a futex wake, say).
+    pub woken: bool,
+    /// A signal handler is to run: give up with EINTR if nothing has come.
+    pub interrupted: bool,
+}
+
+/// Why a system call did not just return a number.
+#[derive(Debug)]
+pub enum Halt {
+    /// It fails with this errno (positive).
+    Errno(i32),
+    /// It has to wait.
+    Block(Wait),
+    /// The thread does not return from it: it exited, or its registers were
+    /// set by the call (sigreturn, exec).
+    NoReturn,
+    /// The thread gives way after the call, with this result.
+    Yield(i64),
+    /// The vm cannot go on.
+    Fatal(Error),
+}
+
+impl From<BadAddress> for Halt {
+    fn from(_: BadAddress) -> Self {
+        Halt::Errno(libc::EFAULT)
+    }
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Halt::Fatal(error)
+    }
+}
+
+impl From<RecordError> for Halt {
+    fn from(error: RecordError) -> Self {
+        Halt::Fatal(error.into())
+    }
+}
+
+/// What a system call's handler returns: the kernel's own convention, with
+/// negative numbers for errors passed through from the host.
+pub type Outcome = Result<i64, Halt>;
+
+/// State of the kernel for one guest process.
+#[derive(Default)]
+pub struct Kernel {
+    pub fds: Descriptors,
+    pub futexes: futex::Futexes,
+    pub signals: signal::Signals,
+    pub process: process::Process,
+    /// System calls already complained about.
+    reported: std::collections::BTreeSet<u64>,
+}
+
+impl Vm {
+    /// The current thread has executed a `syscall` instruction.
+    pub(crate) fn system_call(&mut self) -> Result<Option<SliceEnd>, Error> {
+        let gpr = &mut self.regs().gpr;
+        let call = Call {
+            number: gpr[reg::RAX],
+            arguments: [
+                gpr[reg::RDI],
+                gpr[reg::RSI],
+                gpr[reg::RDX],
+                gpr[reg::R10],
+                gpr[reg::R8],
+                gpr[reg::R9],
+            ],
+            again: false,
+            deadline: None,
+            woken: false,
+            interrupted: false,
+        };
+        // The instruction itself leaves rip and flags there.
+        let (rip, flags) = (self.regs().rip, self.regs().rflags);
+        self.regs().gpr[reg::RCX] = rip;
+        self.regs().gpr[reg::R11] = flags;
+        self.perform(call)
+    }
+
+    /// Tries a blocked call again, if there is one.
+    pub(crate) fn resume_call(&mut self) -> Result<Option<SliceEnd>, Error> {
+        let current = self.current;
+        let Some(thread) = self.threads.get_mut(&current) else {
+            return Ok(Some(SliceEnd::Exited));
+        };
+        match thread.call.take() {
+            Some(call) => self.perform(call),
+            None => self.deliver_signals(),
+        }
+    }
+
+    fn perform(&mut self, mut call: Call) -> Result<Option<SliceEnd>, Error> {
+        let outcome = self.dispatch(&mut call);
+        let (result, end) = match outcome {
+            Ok(result) => (result, None),
+            Err(Halt::Errno(errno)) => (-i64::from(errno), None),
+            Err(Halt::Yield(result)) => (result, self.give_way(SliceEnd::Yielded)),
+            Err(Halt::NoReturn) => {
+                let exited = self.ended.is_some()
+                    || self
+                        .threads
+                        .get(&self.current)
+                        .is_none_or(|thread| thread.state == State::Exited);
+                if exited {
+                    return Ok(Some(SliceEnd::Exited));
+                }
+                return self.deliver_signals();
+            }
+            Err(Halt::Block(wait)) => {
+                call.again = true;
+                call.deadline = wait.deadline;
+                call.woken = false;
+                let current = self.current;
+                if let Some(thread) = self.threads.get_mut(&current) {
+                    thread.call = Some(call);
+                    thread.state = State::Blocked(wait);
+                }
+                return Ok(Some(SliceEnd::Blocked));
+            }
+            Err(Halt::Fatal(error)) => return Err(error),
+        };
+        self.regs().gpr[reg::RAX] = result as u64;
+        self.leave_trail(&[
+            call.number,
+            call.arguments[0],
+            call.arguments[1],
+            call.arguments[2],
+            result as u64,
+        ]);
+        self.tell_syscall(&call, result);
+        if let Some(delivered) = self.deliver_signals()? {
+            return Ok(Some(delivered));
+        }
+        Ok(end)
+    }
+
+    fn tell_syscall(&mut self, call: &Call, result: i64) {
+        if self.observed() {
+            let event = SyscallEvent {
+                moment: self.moment(),
+                number: call.number,
+                arguments: call.arguments,
+                result,
+            };
+            self.tell_observers(|observer, regs| observer.syscall(&event, regs));
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Clocks and sleeps in virtual time.
+
+use super::{Call, Halt, Outcome};
+use crate::machine::Vm;
+use crate::memory;
+use crate::thread::{Wait, WaitOn};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Nanoseconds of a timespec; EINVAL if it is out of range.
+pub(super) fn nanoseconds(time: libc::timespec) -> Result<u64, Halt> {
+    if time.tv_sec < 0 || !(0..SECOND as i64).contains(&time.tv_nsec) {
+        return Err(Halt::Errno(libc::EINVAL));
+    }
+    Ok((time.tv_sec as u64)
+        .saturating_mul(SECOND)
+        .saturating_add(time.tv_nsec as u64))
+}
+
+pub(super) fn timespec(nanoseconds: u64) -> libc::timespec {
+    libc::timespec {
+        tv_sec: (nanoseconds / SECOND) as i64,
+        tv_nsec: (nanoseconds % SECOND) as i64,
+    }
+}
+
+impl Vm {
+    /// The virtual moment named by the timespec at `address`: absolute or from
+    /// now, by the real-time or the monotonic clock. No address, no deadline.
+    pub(super) fn deadline(
+        &self,
+        address: u64,
+        absolute: bool,
+        realtime: bool,
+    ) -> Result<Option<u64>, Halt> {
+        if address == 0 {
+            return Ok(None);
+        }
+        let time = nanoseconds(memory::get(address)?)?;
+        Ok(Some(match (absolute, realtime) {
+            (false, _) => self.now().saturating_add(time),
+            (true, false) => time,
+            (true, true) => time.saturating_sub(self.clock.realtime_offset),
+        }))
+    }
+
+    /// Time of one of the kernel's clocks.
+    pub(super) fn clock_time(&self, clock: u64) -> Result<u64, Halt> {
+        Ok(match clock as i32 {
+            libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE | 11 /* TAI */ => {
+                self.now() + self.clock.realtime_offset
+            }
+            libc::CLOCK_MONOTONIC
+            | libc::CLOCK_MONOTONIC_RAW
+            | libc::CLOCK_MONOTONIC_COARSE
+            | libc::CLOCK_BOOTTIME => self.now(),
+            libc::CLOCK_PROCESS_CPUTIME_ID => {
+                self.instructions() / crate::clock::INSTRUCTIONS_PER_NANOSECOND
+            }
+            libc::CLOCK_THREAD_CPUTIME_ID => {
+                self.executed(self.current) / crate::clock::INSTRUCTIONS_PER_NANOSECOND
+            }
+            // Clocks of other threads and processes: pthread_getcpuclockid.
+            dynamic if dynamic < 0 => {
+                let tid = !(dynamic >> 3);
+                match self.threads.values().find(|thread| thread.tid == tid) {
+                    Some(thread) if dynamic & 4 != 0 => {
+                        self.executed(thread.id) / crate::clock::INSTRUCTIONS_PER_NANOSECOND
+                    }
+                    _ => self.instructions() / crate::clock::INSTRUCTIONS_PER_NANOSECOND,
+                }
+            }
+            _ => return Err(Halt::Errno(libc::EINVAL)),
+        })
+    }
+
+    pub(super) fn sys_clock_gettime(&mut self, clock: u64, address: u64) -> Outcome {
+        let time = self.clock_time(clock)?;
+        memory::put(address, timespec(time))?;
+        Ok(0)
+    }
+
+    pub(super) fn sys_clock_getres(&mut self, clock: u64, address: u64) -> Outcome {
+        self.clock_time(clock)?;
+        if address != 0 {
+            memory::put(address, timespec(1))?;
+        }
+        Ok(0)
+    }
+
+    pub(super) fn sys_gettimeofday(&mut self, time: u64, zone: u64) -> Outcome {
+        let now = self.clock_time(libc::CLOCK_REALTIME as u64)?;
+        if time != 0 {
+            let value = libc::timeval {
+                tv_sec: (now / SECOND) as i64,
+                tv_usec: (now % SECOND / 1000) as i64,
+            };
+            memory::put(time, value)?;
+        }
+        if zone != 0 {
+            memory::put(zone, 0u64)?;
+        }
+        Ok(0)
+    }
+
+    pub(super) fn sys_time(&mut self, address: u64) -> Outcome {
+        let seconds = (self.clock_time(libc::CLOCK_REALTIME as u64)? / SECOND) as i64;
+        if address != 0 {
+            memory::put(address, seconds)?;
+        }
+        Ok(seconds)
+    }
+
+    pub(super) fn sys_nanosleep(&mut self, call: &mut Call, request: u64, rest: u64) -> Outcome {
+        if !call.again {
+            call.deadline = self.deadline(request, false, false)?;
+        }
+        self.sleep(call, rest)
+    }
+
+    pub(super) fn sys_clock_nanosleep(&mut self, call: &mut Call) -> Outcome {
+        let [clock, flags, request, rest, ..] = call.arguments;
+        let absolute = flags as i32 & libc::TIMER_ABSTIME != 0;
+        if !call.again {
+            self.clock_time(clock)?;
+            let realtime = clock as i32 == libc::CLOCK_REALTIME;
+            call.deadline = self.deadline(request, absolute, realtime)?;
+        }
+        self.sleep(call, if absolute { 0 } else { rest })
+    }
+
+    fn sleep(&mut self, call: &mut Call, rest: u64) -> Outcome {
+        let Some(deadline) = call.deadline else {
+            return Err(Halt::Errno(libc::EFAULT));
+        };
+        let now = self.now();
+        if deadline <= now {
+            // A sleep of nothing gives way, as natively.
+            return Err(Halt::Yield(0));
+        }
+        if call.interrupted {
+            if rest != 0 {
+                memory::put(rest, timespec(deadline - now))?;
+            }
+            return Err(Halt::Errno(libc::EINTR));
+        }
+        Err(Halt::Block(Wait {
+            on: WaitOn::Time,
+            deadline: Some(deadline),
+        }))
+    }
+}

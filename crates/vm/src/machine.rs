@@ -1,0 +1,882 @@
+//! The vm itself: one guest process, its threads, and the loop that runs them.
+
+use crate::cache::{Cache, ExitKind, LINKED};
+use crate::clock::Clock;
+use crate::context::{Context, Registers};
+use crate::io::Io;
+use crate::kernel::Kernel;
+use crate::layout;
+use crate::observe::{AccessEvent, Interest, Observer, Sites, ThreadEvent};
+use crate::record::{Ending, ProcessStatus, Step, StepReader, StepWriter};
+use crate::schedule::{Choice, Policy, SliceEnd};
+use crate::space::Space;
+use crate::thread::{State, Thread, WaitOn};
+use crate::translate::{Instrumentation, MAX_BLOCK, SLACK, Translator};
+use crate::{Divergence, Error, fault, kernel};
+use race::Moment;
+use std::collections::BTreeMap;
+use xxhash_rust::xxh3::Xxh3;
+
+/// Longest slice when only one thread can run: bounds the distance between
+/// checks of a replay and between looks at host descriptors.
+const LONE_SLICE: u64 = 20_000_000;
+
+/// No slice is longer: records of accesses carry half of the counter.
+const LONGEST_SLICE: u64 = 1 << 30;
+
+/// Where the schedule comes from and where it goes.
+pub enum Pace {
+    /// A policy decides; decisions are written down if there is a recording.
+    Policy {
+        policy: Box<dyn Policy>,
+        steps: Option<StepWriter>,
+    },
+    /// The recorded schedule is followed.
+    Follow(StepReader),
+}
+
+/// Why `Vm::run` came back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// The guest process has ended.
+    Ended(ProcessStatus),
+    /// The moment asked for has been reached; the thread is about to execute
+    /// its next instruction.
+    Reached(Moment),
+    /// The recording stops here without an end (the recording vm was killed).
+    RecordingEnds,
+}
+
+/// A guest fault that no handler took: the guest dies of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuestFault {
+    pub moment: Moment,
+    pub signal: i32,
+    pub pc: u64,
+    pub address: u64,
+    pub regs: Registers,
+}
+
+/// A slice under way.
+#[derive(Debug, Clone, Copy)]
+struct Slice {
+    thread: u32,
+    planned: u64,
+    done: u64,
+}
+
+pub struct Vm {
+    context: &'static mut Context,
+    cache: Cache,
+    translator: Translator,
+    instrumentation: Instrumentation,
+    sites: Sites,
+    pub space: Space,
+    pub threads: BTreeMap<u32, Thread>,
+    /// The thread whose registers are in the context.
+    pub(crate) current: u32,
+    slice: Option<Slice>,
+    last_slice: Option<(u32, SliceEnd)>,
+    /// Instructions granted to the running slice.
+    granted: u64,
+    /// Instructions executed by all threads in finished slices.
+    total: u64,
+    pub(crate) clock: Clock,
+    pub(crate) kernel: Kernel,
+    pub(crate) io: Io,
+    pace: Pace,
+    observers: Vec<Box<dyn Observer>>,
+    batch: Vec<AccessEvent>,
+    /// Chained hash of system calls and their results.
+    pub(crate) trail: u64,
+    pub(crate) ended: Option<ProcessStatus>,
+    /// The fault the guest died of, if it did.
+    pub fault: Option<GuestFault>,
+    ending: Option<Ending>,
+}
+
+impl Vm {
+    /// Sets the machine up, without a program.
+    pub(crate) fn new(io: Io, pace: Pace) -> Result<Self, Error> {
+        let context = Context::install()?;
+        let cache = Cache::install()?;
+        fault::install(cache.common_exit)?;
+        let mut instrumentation = Instrumentation::default();
+        if let Pace::Policy { policy, .. } = &pace {
+            instrumentation.sequencers = policy.at_sequencers();
+        }
+        let mut vm = Vm {
+            context,
+            cache,
+            translator: Translator::default(),
+            instrumentation,
+            sites: Sites::default(),
+            space: Space::default(),
+            threads: BTreeMap::new(),
+            current: 0,
+            slice: None,
+            last_slice: None,
+            granted: 0,
+            total: 0,
+            clock: Clock::default(),
+            kernel: Kernel::default(),
+            io,
+            pace,
+            observers: Vec::new(),
+            batch: Vec::new(),
+            trail: 0,
+            ended: None,
+            fault: None,
+            ending: None,
+        };
+        vm.set_remaining(0);
+        Ok(vm)
+    }
+
+    /// Adds an analysis. Observers are added before the guest runs.
+    pub fn observe(&mut self, observer: Box<dyn Observer>) {
+        let Interest {
+            accesses,
+            allocations: _,
+        } = observer.interest();
+        self.instrumentation.accesses |= accesses;
+        self.observers.push(observer);
+        self.flush_cache();
+    }
+
+    /// Takes the observers back, in the order they were added.
+    pub fn take_observers(&mut self) -> Vec<Box<dyn Observer>> {
+        self.drain_ring();
+        std::mem::take(&mut self.observers)
+    }
+
+    fn flush_cache(&mut self) {
+        self.drain_ring();
+        self.cache.flush();
+        self.sites.clear();
+    }
+
+    /// The thread that is running or ran last.
+    pub fn current_thread(&self) -> u32 {
+        self.current
+    }
+
+    /// Registers of a thread, wherever they are at the moment.
+    pub fn registers(&self, thread: u32) -> Option<Registers> {
+        if thread == self.current {
+            return Some(self.context.regs);
+        }
+        self.threads.get(&thread).map(|thread| thread.regs)
+    }
+
+    pub(crate) fn regs(&mut self) -> &mut Registers {
+        &mut self.context.regs
+    }
+
+    /// Instructions the running thread has retired.
+    pub fn executed(&self, thread: u32) -> u64 {
+        let done = self
+            .threads
+            .get(&thread)
+            .map_or(0, |thread| thread.executed);
+        if thread == self.current {
+            done + self.granted - self.remaining()
+        } else {
+            done
+        }
+    }
+
+    pub(crate) fn moment(&self) -> Moment {
+        Moment::new(self.current, self.executed(self.current))
+    }
+
+    /// Instructions the running slice has left.
+    fn remaining(&self) -> u64 {
+        (self.context.remaining + SLACK as i64).max(0) as u64
+    }
+
+    fn set_remaining(&mut self, instructions: u64) {
+        self.context.remaining = instructions as i64 - SLACK as i64;
+    }
+
+    /// Instructions of all threads up to now.
+    pub fn instructions(&self) -> u64 {
+        self.total + self.granted - self.remaining()
+    }
+
+    pub(crate) fn now(&self) -> u64 {
+        self.clock.monotonic(self.instructions())
+    }
+
+    /// Runs until the guest ends or `until` is reached.
+    pub fn run(&mut self, until: Option<Moment>) -> Result<Stop, Error> {
+        loop {
+            if let Some(status) = self.ended {
+                self.finish(status)?;
+                return Ok(Stop::Ended(status));
+            }
+            if let Some(until) = until
+                && self.threads.contains_key(&until.thread)
+                && self.executed(until.thread) >= until.count
+            {
+                self.drain_ring();
+                return Ok(Stop::Reached(until));
+            }
+            let slice = match self.slice {
+                Some(slice) => slice,
+                None => match self.next_slice()? {
+                    Some(choice) => self.begin_slice(choice),
+                    None => return Ok(Stop::RecordingEnds),
+                },
+            };
+            let mut part = slice.planned - slice.done;
+            if let Some(until) = until
+                && until.thread == slice.thread
+            {
+                part = part.min(until.count - self.executed(until.thread));
+            }
+            let end = self.run_part(part)?;
+            let done = slice.done + self.retire();
+            let slice = Slice { done, ..slice };
+            if end == SliceEnd::Expired && done < slice.planned {
+                self.slice = Some(slice);
+            } else {
+                self.slice = None;
+                self.finish_slice(slice, end)?;
+            }
+        }
+    }
+
+    fn begin_slice(&mut self, choice: Choice) -> Slice {
+        let from = self.last_slice.map(|(thread, _)| thread);
+        if from != Some(choice.thread) {
+            self.switch_to(choice.thread);
+            let event = ThreadEvent::Switched {
+                from,
+                to: choice.thread,
+            };
+            self.tell_thread(event);
+        }
+        Slice {
+            thread: choice.thread,
+            planned: choice.instructions,
+            done: 0,
+        }
+    }
+
+    /// Puts another thread's registers into the context.
+    pub(crate) fn switch_to(&mut self, thread: u32) {
+        if let Some(current) = self.threads.get_mut(&self.current) {
+            current.regs = self.context.regs;
+        }
+        if let Some(next) = self.threads.get(&thread) {
+            self.context.regs = next.regs;
+        }
+        self.current = thread;
+    }
+
+    /// Adds what the finished part executed to the books; returns it.
+    fn retire(&mut self) -> u64 {
+        self.drain_ring();
+        self.granted -= self.remaining();
+        self.set_remaining(0);
+        self.total += self.granted;
+        if let Some(thread) = self.threads.get_mut(&self.current) {
+            thread.executed += self.granted;
+        }
+        std::mem::take(&mut self.granted)
+    }
+
+    /// Writes the slice down, or compares it with the recorded one.
+    fn finish_slice(&mut self, slice: Slice, end: SliceEnd) -> Result<(), Error> {
+        self.last_slice = Some((slice.thread, end));
+        if end == SliceEnd::Exited {
+            self.threads.remove(&slice.thread);
+        }
+        let check = self.check();
+        let step = Step::Slice {
+            thread: slice.thread,
+            instructions: slice.done,
+            check,
+        };
+        match &mut self.pace {
+            Pace::Policy { steps, .. } => {
+                if let Some(steps) = steps {
+                    steps.push(&step)?;
+                }
+                Ok(())
+            }
+            Pace::Follow(steps) => {
+                let path = steps.path().to_path_buf();
+                let recorded = steps.next_step()?;
+                if recorded.as_ref() == Some(&step) {
+                    return Ok(());
+                }
+                Err(Box::new(Divergence {
+                    what: format!(
+                        "recorded: {}; replayed: {step} (stopped: {end:?})",
+                        recorded.map_or("nothing".to_string(), |step| step.to_string())
+                    ),
+                    path: Some(path),
+                    moment: Some(Moment::new(slice.thread, self.executed(slice.thread))),
+                    regs: Some(self.context.regs),
+                })
+                .into())
+            }
+        }
+    }
+
+    /// Hash of the running thread's registers and of everything the kernel
+    /// did, for the recording's checks.
+    fn check(&self) -> u32 {
+        let mut hash = Xxh3::with_seed(self.trail);
+        let regs = &self.context.regs;
+        for value in regs.gpr.iter().chain([&regs.rip, &regs.fs_base]) {
+            hash.update(&value.to_le_bytes());
+        }
+        hash.update(&(regs.rflags & 0xcd5).to_le_bytes());
+        hash.digest() as u32
+    }
+
+    /// Adds a system call and what it did to the trail.
+    pub(crate) fn leave_trail(&mut self, words: &[u64]) {
+        let mut hash = Xxh3::with_seed(self.trail);
+        for word in words {
+            hash.update(&word.to_le_bytes());
+        }
+        self.trail = hash.digest();
+    }
+
+    /// The process is over: write or check its final state.
+    fn finish(&mut self, status: ProcessStatus) -> Result<(), Error> {
+        if self.ending.is_some() {
+            return Ok(());
+        }
+        self.drain_ring();
+        let mut ending = Ending { status, state: 0 };
+        if !matches!(self.pace, Pace::Policy { steps: None, .. }) {
+            ending.state = self.state_hash();
+        }
+        match &mut self.pace {
+            Pace::Policy { steps, .. } => {
+                if let Some(steps) = steps {
+                    steps.push(&Step::End(ending))?;
+                    steps.flush()?;
+                }
+                self.io.flush()?;
+            }
+            Pace::Follow(steps) => {
+                let recorded = steps.next_step()?;
+                if recorded
+                    .as_ref()
+                    .is_some_and(|step| *step != Step::End(ending))
+                {
+                    return Err(Divergence::new(format!(
+                        "the end differs; recorded: {}; replayed: {}",
+                        recorded.map_or("nothing".to_string(), |step| step.to_string()),
+                        Step::End(ending)
+                    ))
+                    .into());
+                }
+            }
+        }
+        self.ending = Some(ending);
+        Ok(())
+    }
+
+    /// What to run next. `None` where a recording stops.
+    fn next_slice(&mut self) -> Result<Option<Choice>, Error> {
+        if let Pace::Follow(_) = self.pace {
+            return self.follow();
+        }
+        let runnable = self.wait_for_runnable()?;
+        let last = self.last_slice;
+        let Pace::Policy { policy, .. } = &mut self.pace else {
+            unreachable!("following is handled above");
+        };
+        let mut choice = policy.choose(&runnable, last);
+        if runnable.len() == 1 {
+            choice.instructions = LONE_SLICE;
+        }
+        choice.instructions = choice.instructions.min(LONGEST_SLICE);
+        Ok(Some(choice))
+    }
+
+    fn follow(&mut self) -> Result<Option<Choice>, Error> {
+        loop {
+            let Pace::Follow(steps) = &mut self.pace else {
+                unreachable!("only called while following");
+            };
+            match steps.peek()? {
+                None => return Ok(None),
+                Some(Step::Slice {
+                    thread,
+                    instructions,
+                    ..
+                }) => {
+                    let choice = Choice {
+                        thread: *thread,
+                        instructions: *instructions,
+                    };
+                    let Some(known) = self.threads.get_mut(&choice.thread) else {
+                        return Err(Divergence::new(format!(
+                            "the recording runs thread {}, which does not exist in the replay",
+                            choice.thread
+                        ))
+                        .into());
+                    };
+                    known.state = State::Runnable;
+                    return Ok(Some(choice));
+                }
+                Some(Step::Advance(nanoseconds)) => {
+                    self.clock.jumped += *nanoseconds;
+                    steps.next_step()?;
+                }
+                Some(Step::Signal { .. }) => {
+                    if let Some(Step::Signal { thread, info }) = steps.next_step()? {
+                        self.signal_from_outside(thread, &info);
+                    }
+                }
+                Some(end @ Step::End(_)) => {
+                    return Err(Divergence::new(format!(
+                        "the recorded run ended here ({end}), the replay goes on"
+                    ))
+                    .into());
+                }
+            }
+        }
+    }
+
+    /// Writes a step that is not a slice.
+    pub(crate) fn note(&mut self, step: Step) -> Result<(), Error> {
+        if let Pace::Policy {
+            steps: Some(steps), ..
+        } = &mut self.pace
+        {
+            steps.push(&step)?;
+        }
+        Ok(())
+    }
+
+    /// Threads that can run, waiting for time or the outside if there are
+    /// none.
+    fn wait_for_runnable(&mut self) -> Result<Vec<u32>, Error> {
+        loop {
+            self.look_outside(Some(0))?;
+            let now = self.now();
+            let mut runnable = Vec::new();
+            let mut next_deadline: Option<u64> = None;
+            let mut outside = false;
+            for (id, thread) in &self.threads {
+                match &thread.state {
+                    State::Runnable => runnable.push(*id),
+                    State::Blocked(wait) => {
+                        if wait.deadline.is_some_and(|deadline| deadline <= now) {
+                            runnable.push(*id);
+                            continue;
+                        }
+                        outside |=
+                            matches!(wait.on, WaitOn::Host(_) | WaitOn::Child | WaitOn::Signal);
+                        next_deadline = match (next_deadline, wait.deadline) {
+                            (Some(one), Some(other)) => Some(one.min(other)),
+                            (one, other) => one.or(other),
+                        };
+                    }
+                    State::Exited => {}
+                }
+            }
+            if !runnable.is_empty() {
+                for id in &runnable {
+                    if let Some(thread) = self.threads.get_mut(id) {
+                        thread.state = State::Runnable;
+                    }
+                }
+                return Ok(runnable);
+            }
+            match next_deadline {
+                Some(deadline) if !outside => {
+                    let jump = deadline - now;
+                    self.clock.jumped += jump;
+                    self.note(Step::Advance(jump))?;
+                }
+                deadline => {
+                    // Nothing can happen here before the outside moves (or a
+                    // timer that runs with it).
+                    self.flush_recording()?;
+                    let before = host_nanoseconds();
+                    self.look_outside(deadline.map(|deadline| deadline - now))?;
+                    let passed = host_nanoseconds() - before;
+                    self.clock.jumped += passed;
+                    self.note(Step::Advance(passed))?;
+                }
+            }
+        }
+    }
+
+    /// Writes everything that has gathered to the recording.
+    pub(crate) fn flush_recording(&mut self) -> Result<(), Error> {
+        if let Pace::Policy {
+            steps: Some(steps), ..
+        } = &mut self.pace
+        {
+            steps.flush()?;
+        }
+        self.io.flush()
+    }
+
+    /// Looks whether host descriptors or children that threads wait for are
+    /// ready, waiting for at most `timeout` nanoseconds (for ever with
+    /// `None`), and makes those threads runnable.
+    fn look_outside(&mut self, timeout: Option<u64>) -> Result<(), Error> {
+        let mut polled = Vec::new();
+        let mut owners = Vec::new();
+        let mut child_waiters = false;
+        for (id, thread) in &self.threads {
+            if let State::Blocked(wait) = &thread.state {
+                match &wait.on {
+                    WaitOn::Host(interests) => {
+                        for interest in interests {
+                            polled.push(libc::pollfd {
+                                fd: interest.fd,
+                                events: interest.events,
+                                revents: 0,
+                            });
+                            owners.push(*id);
+                        }
+                    }
+                    WaitOn::Child => child_waiters = true,
+                    _ => {}
+                }
+            }
+        }
+        if timeout == Some(0) && polled.is_empty() && !child_waiters {
+            return Ok(());
+        }
+        let ready = kernel::outside::wait(&mut polled, child_waiters, timeout);
+        for (entry, owner) in polled.iter().zip(owners) {
+            if entry.revents != 0
+                && let Some(thread) = self.threads.get_mut(&owner)
+            {
+                thread.state = State::Runnable;
+            }
+        }
+        if ready.child {
+            for thread in self.threads.values_mut() {
+                if let State::Blocked(wait) = &thread.state
+                    && wait.on == WaitOn::Child
+                {
+                    thread.state = State::Runnable;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the current thread for at most `budget` instructions.
+    fn run_part(&mut self, budget: u64) -> Result<SliceEnd, Error> {
+        self.granted = budget;
+        self.set_remaining(budget);
+        if let Some(end) = self.resume_call()? {
+            return Ok(end);
+        }
+        // Near the end of the slice linked blocks are too coarse.
+        let mut walking = false;
+        loop {
+            let remaining = self.remaining();
+            if remaining == 0 {
+                return Ok(SliceEnd::Expired);
+            }
+            walking |= remaining < SLACK;
+            let mut host = self.entry(walking)?;
+            // A hook or complex access at the block's start goes on behind it.
+            loop {
+                let exit_id = self.execute(host);
+                let exit = self.cache.exit(exit_id);
+                self.context.remaining += i64::from(exit.adjust);
+                if exit.kind != ExitKind::Indirect && exit.kind != ExitKind::Fault {
+                    self.context.regs.rip = exit.pc;
+                }
+                let end = match exit.kind {
+                    ExitKind::Indirect => {
+                        if !walking {
+                            let pc = self.context.regs.rip;
+                            if let Some(block) = self.block(pc, LINKED) {
+                                self.cache.enter_in_indirect_table(block);
+                            }
+                        }
+                        None
+                    }
+                    ExitKind::Direct => {
+                        if !walking {
+                            let flushes = self.cache.flushes;
+                            if let Some(block) = self.block(exit.pc, LINKED)
+                                && self.cache.flushes == flushes
+                            {
+                                self.cache.link(exit_id, block);
+                            }
+                        }
+                        None
+                    }
+                    ExitKind::Quantum => {
+                        walking = true;
+                        None
+                    }
+                    ExitKind::Syscall => self.system_call()?,
+                    ExitKind::Emulate => self.emulate()?,
+                    ExitKind::Pause => self.give_way(SliceEnd::Yielded),
+                    ExitKind::Sequencer => self.give_way(SliceEnd::Sequencer),
+                    ExitKind::Undecodable => self.bad_fetch()?,
+                    ExitKind::Fault => self.host_fault()?,
+                    ExitKind::RingFull => {
+                        self.drain_ring();
+                        None
+                    }
+                    ExitKind::Hook => {
+                        self.drain_ring();
+                        self.hooked();
+                        host = self.cache.block(exit.block).after_hook;
+                        continue;
+                    }
+                    ExitKind::Complex => {
+                        self.drain_ring();
+                        self.complex_access();
+                        host = self.cache.block(exit.block).after_complex;
+                        continue;
+                    }
+                };
+                if let Some(end) = end {
+                    return Ok(end);
+                }
+                break;
+            }
+        }
+    }
+
+    /// Ends the slice here, if a policy decides (a followed recording knows
+    /// better).
+    pub(crate) fn give_way(&mut self, end: SliceEnd) -> Option<SliceEnd> {
+        match self.pace {
+            Pace::Policy { .. } => Some(end),
+            Pace::Follow(_) => None,
+        }
+    }
+
+    /// Enters translated code; returns the exit taken.
+    fn execute(&mut self, host: u64) -> u32 {
+        let Some(thread) = self.threads.get_mut(&self.current) else {
+            unreachable!("the running thread exists");
+        };
+        // SAFETY: `host` is the entry of a block of the cache, whose common
+        // exit was emitted when it was installed.
+        unsafe { self.context.enter(host, &mut thread.vector) };
+        self.context.exit as u32
+    }
+
+    /// Host address at which the current thread goes on.
+    fn entry(&mut self, walking: bool) -> Result<u64, Error> {
+        let pc = self.context.regs.rip;
+        if !walking {
+            // A block can always be made, if only to say that there is none.
+            if let Some(block) = self.block(pc, LINKED) {
+                return Ok(self.cache.block(block).host);
+            }
+        }
+        let remaining = self.remaining();
+        let whole = MAX_BLOCK as u32;
+        for variant in [whole, remaining.min(u64::from(whole)) as u32] {
+            if let Some(block) = self.block(pc, variant) {
+                let block = self.cache.block(block);
+                if u64::from(block.instructions) <= remaining {
+                    return Ok(block.host);
+                }
+            }
+        }
+        Err(Error::Machine(format!("no code could be made for {pc:#x}")))
+    }
+
+    /// The block at `pc`, translated if need be.
+    fn block(&mut self, pc: u64, variant: u32) -> Option<u32> {
+        if let Some(block) = self.cache.find(pc, variant) {
+            return Some(block);
+        }
+        let flushes = self.cache.flushes;
+        let space = &self.space;
+        let fetch = |pc: u64, buffer: &mut [u8; 15]| space.fetch(pc, buffer);
+        let translation = self.translator.translate(
+            &mut self.cache,
+            pc,
+            variant,
+            &fetch,
+            &self.instrumentation,
+            &mut self.sites,
+        );
+        if self.cache.flushes != flushes {
+            // The sites of the dropped code go with it at the next flush by
+            // the vm; records already in the ring still name them.
+            self.drain_ring();
+        }
+        let end = pc + u64::from(translation.guest_length.max(1));
+        for page in (layout::page_down(pc)..end).step_by(layout::PAGE as usize) {
+            self.space.guard_code(page);
+        }
+        Some(self.cache.insert(variant, translation))
+    }
+
+    /// Forgets translations of a guest range that changed.
+    pub(crate) fn code_changed(&mut self, range: std::ops::Range<u64>) {
+        self.cache.invalidate(range);
+    }
+
+    /// No instruction can be executed at rip.
+    fn bad_fetch(&mut self) -> Result<Option<SliceEnd>, Error> {
+        let pc = self.context.regs.rip;
+        let mut bytes = [0; 15];
+        let length = self.space.fetch(pc, &mut bytes);
+        if length == 15 || (length > 0 && self.space.find(pc + length as u64).is_some()) {
+            self.guest_fault(libc::SIGILL, 2 /* ILL_ILLOPN */, pc)
+        } else {
+            let code = if self.space.find(pc).is_some() { 2 } else { 1 };
+            self.guest_fault(libc::SIGSEGV, code, pc + length as u64)
+        }
+    }
+
+    /// A fault in translated code: restores the guest's state at the faulting
+    /// instruction and decides whose fault it is.
+    fn host_fault(&mut self) -> Result<Option<SliceEnd>, Error> {
+        let fault = self.context.fault;
+        let trap = fault.signal == libc::SIGTRAP;
+        let host_pc = fault.host_pc - u64::from(trap);
+        let Some(block) = self.cache.block_at_host(host_pc) else {
+            return Err(Error::Machine(format!(
+                "signal {} outside any block of the code cache, at {host_pc:#x} (address {:#x})",
+                fault.signal, fault.address
+            )));
+        };
+        let state = block.state_at(host_pc);
+        let instructions = block.instructions;
+        self.context.regs.rip = block.pc + u64::from(state.guest);
+        for register in 0..16 {
+            if state.spilled & (1 << register) != 0 {
+                self.context.regs.gpr[register] = self.context.spill[register];
+            }
+        }
+        self.context.remaining += if state.counted {
+            i64::from(instructions) - i64::from(state.index)
+        } else {
+            -i64::from(state.index)
+        };
+        self.drop_records_after_fault();
+        if fault.signal == libc::SIGSEGV
+            && let Some(page) = self.space.unguard_code(fault.address)
+        {
+            self.cache.invalidate(page..page + layout::PAGE);
+            return Ok(None);
+        }
+        let pc = self.context.regs.rip;
+        if trap {
+            // int3 is complete when it traps.
+            self.context.regs.rip += 1;
+            self.context.remaining -= 1;
+        }
+        let address = if fault.signal == libc::SIGSEGV || fault.signal == libc::SIGBUS {
+            fault.address
+        } else {
+            pc
+        };
+        self.guest_fault(fault.signal, fault.code, address)
+    }
+
+    /// Accesses recorded by the faulting instruction did not happen.
+    fn drop_records_after_fault(&mut self) {
+        let pc = self.context.regs.rip;
+        while self.context.ring_position >= 16 {
+            let (_, site, _) = self.record_at(self.context.ring_position - 16);
+            if self.sites.get(site).pc != pc {
+                break;
+            }
+            self.context.ring_position -= 16;
+        }
+    }
+
+    fn record_at(&self, position: u64) -> (u64, u32, u32) {
+        let at = layout::RING + position;
+        // SAFETY: positions below ring_position lie in the mapped ring and
+        // were written by translated code.
+        unsafe {
+            (
+                *(at as *const u64),
+                *((at + 8) as *const u32),
+                *((at + 12) as *const u32),
+            )
+        }
+    }
+
+    /// Hands recorded accesses to the observers.
+    fn drain_ring(&mut self) {
+        let end = std::mem::take(&mut self.context.ring_position);
+        if end == 0 {
+            return;
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        let done = self
+            .threads
+            .get(&self.current)
+            .map_or(0, |thread| thread.executed);
+        for position in (0..end).step_by(16) {
+            let (address, site, counter) = self.record_at(position);
+            let site = self.sites.get(site);
+            // The counter's low half and the slice's length give the count.
+            let remaining = i64::from(counter as i32) + SLACK as i64 + i64::from(site.correction);
+            let executed = self.granted as i64 - remaining;
+            batch.push(AccessEvent {
+                moment: Moment::new(self.current, done + executed as u64),
+                pc: site.pc,
+                address,
+                size: site.size,
+                read: site.read,
+                write: site.write,
+                locked: site.locked,
+            });
+        }
+        for observer in &mut self.observers {
+            observer.accesses(&batch);
+        }
+        self.batch = batch;
+    }
+
+    pub(crate) fn observed(&self) -> bool {
+        !self.observers.is_empty()
+    }
+
+    /// Tells every observer something, after all accesses before it.
+    pub(crate) fn tell_observers(&mut self, tell: impl Fn(&mut dyn Observer, &Registers)) {
+        self.drain_ring();
+        for observer in &mut self.observers {
+            tell(observer.as_mut(), &self.context.regs);
+        }
+    }
+
+    /// Control reached an address an observer asked for.
+    fn hooked(&mut self) {}
+
+    pub(crate) fn tell_thread(&mut self, event: ThreadEvent) {
+        if self.observers.is_empty() {
+            return;
+        }
+        self.drain_ring();
+        let moment = self.moment();
+        for observer in &mut self.observers {
+            observer.thread(moment, event);
+        }
+    }
+}
+
+fn host_nanoseconds() -> u64 {
+    // SAFETY: plain out-parameter.
+    unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+}

@@ -1,0 +1,259 @@
+//! A recording: a directory that holds everything needed to run a program
+//! again exactly as it ran.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | `manifest.json` | format, program, arguments, environment, schedule policy and seed |
+//! | `files.json` | files the program mapped, by hash; contents under `files/` where the original may change |
+//! | `N/schedule` | for process N: which thread ran for how many instructions, with a check of its state |
+//! | `N/inputs` | for process N: what came from outside, in order |
+//!
+//! Everything is created readable by its owner only: a recording contains the
+//! program's memory and input. After paper 000, section 2, without its load
+//! log (see the crate's documentation).
+
+mod files;
+mod inputs;
+mod steps;
+pub mod stream;
+
+pub use files::{FileIndex, Files, MappedFile};
+pub use inputs::{Effect, InputReader, InputWriter};
+pub use steps::{Ending, ProcessStatus, Step, StepReader, StepWriter};
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Version of the recording format.
+pub const FORMAT: u16 = 1;
+
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("cannot write {path}: {error}")]
+    Write { path: PathBuf, error: io::Error },
+    #[error("cannot read {path}: {error}")]
+    Read { path: PathBuf, error: io::Error },
+    #[error("{path} is damaged: {what}; make a new recording, or restore the file from a backup")]
+    Damaged { path: PathBuf, what: String },
+    #[error(
+        "{path} has format {found}, this deadheat reads format {FORMAT}; use the deadheat that made the recording, or record again"
+    )]
+    OtherFormat { path: PathBuf, found: u32 },
+    #[error("{0} ends before the program did: the recording is incomplete from there on")]
+    Ended(PathBuf),
+    #[error(
+        "{path} has changed since the recording was made; restore it, or record again (`deadheat pack` keeps copies of such files)"
+    )]
+    FileChanged { path: PathBuf },
+    #[error("{0} exists already; give another directory, or remove it")]
+    Exists(PathBuf),
+    #[error("{0} is not a recording (it has no manifest.json)")]
+    NotARecording(PathBuf),
+}
+
+impl RecordError {
+    pub fn write(path: &Path, error: io::Error) -> Self {
+        RecordError::Write {
+            path: path.to_path_buf(),
+            error,
+        }
+    }
+
+    pub fn read(path: &Path, error: io::Error) -> Self {
+        RecordError::Read {
+            path: path.to_path_buf(),
+            error,
+        }
+    }
+
+    pub fn damaged(path: &Path, what: &str) -> Self {
+        RecordError::Damaged {
+            path: path.to_path_buf(),
+            what: what.to_string(),
+        }
+    }
+}
+
+fn check_format(path: &Path, found: u32) -> Result<(), RecordError> {
+    if found == u32::from(FORMAT) {
+        Ok(())
+    } else {
+        Err(RecordError::OtherFormat {
+            path: path.to_path_buf(),
+            found,
+        })
+    }
+}
+
+/// What was run and how.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    pub format: u32,
+    /// The deadheat that made the recording.
+    pub made_by: String,
+    /// Absolute path of the program.
+    #[serde(with = "bytes")]
+    pub program: Vec<u8>,
+    #[serde(with = "byte_lists")]
+    pub arguments: Vec<Vec<u8>>,
+    #[serde(with = "byte_lists")]
+    pub environment: Vec<Vec<u8>>,
+    #[serde(with = "bytes")]
+    pub directory: Vec<u8>,
+    pub schedule: String,
+    pub seed: u64,
+    pub quantum: u64,
+}
+
+/// Byte strings as JSON text where they are UTF-8, else as arrays of numbers:
+/// arguments and paths are bytes on Linux.
+mod bytes {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    pub enum Text {
+        Utf8(String),
+        Raw(Vec<u8>),
+    }
+
+    impl From<&[u8]> for Text {
+        fn from(bytes: &[u8]) -> Text {
+            match std::str::from_utf8(bytes) {
+                Ok(text) => Text::Utf8(text.to_string()),
+                Err(_) => Text::Raw(bytes.to_vec()),
+            }
+        }
+    }
+
+    impl From<Text> for Vec<u8> {
+        fn from(text: Text) -> Vec<u8> {
+            match text {
+                Text::Utf8(text) => text.into_bytes(),
+                Text::Raw(bytes) => bytes,
+            }
+        }
+    }
+
+    pub fn serialize<S: Serializer>(value: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        Text::from(value).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        Text::deserialize(deserializer).map(Vec::from)
+    }
+}
+
+mod byte_lists {
+    use super::bytes::Text;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(value: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(value.iter().map(|bytes| Text::from(bytes.as_slice())))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<Vec<u8>>, D::Error> {
+        Ok(Vec::<Text>::deserialize(deserializer)?
+            .into_iter()
+            .map(Vec::from)
+            .collect())
+    }
+}
+
+/// A recording's directory and what is in it by name.
+#[derive(Debug, Clone)]
+pub struct Recording {
+    pub directory: PathBuf,
+    pub manifest: Manifest,
+}
+
+impl Recording {
+    pub fn create(directory: &Path, manifest: Manifest) -> Result<Self, RecordError> {
+        let mut builder = fs::DirBuilder::new();
+        builder.mode(0o700);
+        match builder.create(directory) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // An empty directory (mktemp -d) is welcome.
+                let empty = fs::read_dir(directory)
+                    .map(|mut entries| entries.next().is_none())
+                    .unwrap_or(false);
+                if !empty {
+                    return Err(RecordError::Exists(directory.to_path_buf()));
+                }
+            }
+            other => other.map_err(|error| RecordError::write(directory, error))?,
+        }
+        let directory = directory
+            .canonicalize()
+            .map_err(|error| RecordError::read(directory, error))?;
+        let recording = Recording {
+            directory,
+            manifest,
+        };
+        write_json(
+            &recording.directory.join("manifest.json"),
+            &recording.manifest,
+        )?;
+        Ok(recording)
+    }
+
+    pub fn open(directory: &Path) -> Result<Self, RecordError> {
+        let path = directory.join("manifest.json");
+        let text = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(RecordError::NotARecording(directory.to_path_buf()));
+            }
+            other => other.map_err(|error| RecordError::read(&path, error))?,
+        };
+        #[derive(Deserialize)]
+        struct Version {
+            format: u32,
+        }
+        let damaged = |error: serde_json::Error| RecordError::damaged(&path, &error.to_string());
+        let version: Version = serde_json::from_slice(&text).map_err(damaged)?;
+        check_format(&path, version.format)?;
+        let directory = directory
+            .canonicalize()
+            .map_err(|error| RecordError::read(directory, error))?;
+        Ok(Recording {
+            directory,
+            manifest: serde_json::from_slice(&text).map_err(damaged)?,
+        })
+    }
+
+    /// Directory of one process of the recording.
+    pub fn process(&self, number: u32) -> PathBuf {
+        self.directory.join(number.to_string())
+    }
+
+    /// Makes the directory of a process.
+    pub fn create_process(&self, number: u32) -> Result<PathBuf, RecordError> {
+        let path = self.process(number);
+        fs::DirBuilder::new()
+            .mode(0o700)
+            .create(&path)
+            .map_err(|error| RecordError::write(&path, error))?;
+        Ok(path)
+    }
+}
+
+/// Writes a small JSON file whole or not at all.
+fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
+    let fail = |error| RecordError::write(path, error);
+    let temporary = path.with_extension("new");
+    let text = serde_json::to_vec_pretty(value).map_err(|error| fail(error.into()))?;
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)
+        .map_err(fail)?;
+    io::Write::write_all(&mut file, &text).map_err(fail)?;
+    fs::rename(&temporary, path).map_err(fail)
+}

@@ -1,0 +1,205 @@
+//! The schedule of one process: which thread ran for how long, when time was
+//! advanced, when a signal came, how it ended.
+
+use super::RecordError;
+use super::stream::{StreamReader, StreamWriter, put_bytes, put_number};
+use std::fmt;
+use std::path::Path;
+
+/// One decision of the scheduler, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Thread `thread` ran for `instructions`; afterwards its state hashed to
+    /// `check`.
+    Slice {
+        thread: u32,
+        instructions: u64,
+        check: u32,
+    },
+    /// Virtual time went on by this many nanoseconds without an instruction.
+    Advance(u64),
+    /// A signal from outside became pending for a thread (or, with thread 0,
+    /// the process).
+    Signal {
+        thread: u32,
+        info: Vec<u8>,
+    },
+    End(Ending),
+}
+
+/// How a process ended and what its state was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ending {
+    /// Exit code, or the signal that killed it.
+    pub status: ProcessStatus,
+    /// Hash of all registers and memory at the end.
+    pub state: u64,
+}
+
+/// How a guest process came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessStatus {
+    Exited(i32),
+    Killed(i32),
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Slice {
+                thread,
+                instructions,
+                check,
+            } => write!(
+                f,
+                "thread {thread} runs {instructions} instructions (state {check:08x})"
+            ),
+            Step::Advance(nanoseconds) => write!(f, "time goes on by {nanoseconds} ns"),
+            Step::Signal { thread: 0, .. } => write!(f, "a signal for the process arrives"),
+            Step::Signal { thread, .. } => write!(f, "a signal for thread {thread} arrives"),
+            Step::End(Ending { status, state }) => {
+                write!(f, "the process ends: {status} (state {state:016x})")
+            }
+        }
+    }
+}
+
+impl fmt::Display for ProcessStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ProcessStatus::Exited(code) => write!(f, "exit code {code}"),
+            ProcessStatus::Killed(signal) => write!(f, "killed by signal {signal}"),
+        }
+    }
+}
+
+const SLICE: u8 = 0;
+const ADVANCE: u8 = 1;
+const SIGNAL: u8 = 2;
+const EXITED: u8 = 3;
+const KILLED: u8 = 4;
+
+pub struct StepWriter(StreamWriter);
+
+impl StepWriter {
+    pub fn create(path: &Path) -> Result<Self, RecordError> {
+        StreamWriter::create(path).map(StepWriter)
+    }
+
+    pub fn push(&mut self, step: &Step) -> Result<(), RecordError> {
+        let buffer = self.0.buffer();
+        match step {
+            Step::Slice {
+                thread,
+                instructions,
+                check,
+            } => {
+                buffer.push(SLICE);
+                put_number(buffer, u64::from(*thread));
+                put_number(buffer, *instructions);
+                buffer.extend_from_slice(&check.to_le_bytes());
+            }
+            Step::Advance(nanoseconds) => {
+                buffer.push(ADVANCE);
+                put_number(buffer, *nanoseconds);
+            }
+            Step::Signal { thread, info } => {
+                buffer.push(SIGNAL);
+                put_number(buffer, u64::from(*thread));
+                put_bytes(buffer, info);
+            }
+            Step::End(ending) => {
+                let (tag, value) = match ending.status {
+                    ProcessStatus::Exited(code) => (EXITED, code),
+                    ProcessStatus::Killed(signal) => (KILLED, signal),
+                };
+                buffer.push(tag);
+                put_number(buffer, value as u32 as u64);
+                buffer.extend_from_slice(&ending.state.to_le_bytes());
+            }
+        }
+        self.0.settle()
+    }
+
+    pub fn flush(&mut self) -> Result<(), RecordError> {
+        self.0.flush()
+    }
+}
+
+pub struct StepReader {
+    stream: StreamReader,
+    peeked: Option<Step>,
+}
+
+impl StepReader {
+    pub fn open(path: &Path) -> Result<Self, RecordError> {
+        Ok(StepReader {
+            stream: StreamReader::open(path)?,
+            peeked: None,
+        })
+    }
+
+    /// The next step without taking it; `None` where the recording stops (a
+    /// vm that was killed).
+    pub fn peek(&mut self) -> Result<Option<&Step>, RecordError> {
+        if self.peeked.is_none() {
+            self.peeked = self.read()?;
+        }
+        Ok(self.peeked.as_ref())
+    }
+
+    /// Takes the next step.
+    pub fn next_step(&mut self) -> Result<Option<Step>, RecordError> {
+        match self.peeked.take() {
+            Some(step) => Ok(Some(step)),
+            None => self.read(),
+        }
+    }
+
+    fn read(&mut self) -> Result<Option<Step>, RecordError> {
+        let stream = &mut self.stream;
+        if stream.at_end()? {
+            return Ok(None);
+        }
+        let word = |bytes: Vec<u8>| {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(&bytes);
+            u64::from_le_bytes(word)
+        };
+        let step = match stream.byte()? {
+            SLICE => Step::Slice {
+                thread: stream.number()? as u32,
+                instructions: stream.number()?,
+                check: word(stream.bytes(4)?) as u32,
+            },
+            ADVANCE => Step::Advance(stream.number()?),
+            SIGNAL => {
+                let thread = stream.number()? as u32;
+                let length = stream.number()? as usize;
+                Step::Signal {
+                    thread,
+                    info: stream.bytes(length)?,
+                }
+            }
+            tag @ (EXITED | KILLED) => {
+                let value = stream.number()? as i32;
+                let state = word(stream.bytes(8)?);
+                let status = if tag == EXITED {
+                    ProcessStatus::Exited(value)
+                } else {
+                    ProcessStatus::Killed(value)
+                };
+                Step::End(Ending { status, state })
+            }
+            other => {
+                let what = format!("unknown step {other}");
+                return Err(RecordError::damaged(stream.path(), &what));
+            }
+        };
+        Ok(Some(step))
+    }
+
+    pub fn path(&self) -> &Path {
+        self.stream.path()
+    }
+}

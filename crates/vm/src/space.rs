@@ -1,0 +1,570 @@
+//! The guest's address space: what is mapped where, and the host mappings
+//! behind it.
+//!
+//! The vm picks every address the guest does not insist on, downwards from
+//! `layout::MMAP_TOP`, so the same sequence of calls gives the same addresses
+//! in every run. Guest code pages are mapped readable but never executable on
+//! the host: only the code cache runs. Pages from which code has been
+//! translated and which the guest may write are write-protected on the host;
+//! the first write faults and the vm drops the stale translation.
+
+use crate::host;
+use crate::layout::{self, PAGE, page_down, page_up};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What lies behind a mapping.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backing {
+    Anonymous,
+    File {
+        path: Arc<PathBuf>,
+        /// Offset in the file of the mapping's first byte.
+        offset: u64,
+    },
+    Stack,
+    Heap,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mapping {
+    pub end: u64,
+    pub protection: i32,
+    pub shared: bool,
+    pub backing: Backing,
+}
+
+impl Mapping {
+    /// The same mapping as seen from `skipped` bytes further on.
+    fn tail(&self, skipped: u64) -> Mapping {
+        let mut tail = self.clone();
+        if let Backing::File { offset, .. } = &mut tail.backing {
+            *offset += skipped;
+        }
+        tail
+    }
+}
+
+#[derive(Default)]
+pub struct Space {
+    mappings: BTreeMap<u64, Mapping>,
+    /// Start and current end of the `brk` area.
+    pub brk_start: u64,
+    pub brk: u64,
+    /// Pages kept read-only on the host because translated code came from
+    /// them.
+    guarded: std::collections::BTreeSet<u64>,
+}
+
+pub type Errno = i64;
+
+pub const ENOMEM: Errno = -(libc::ENOMEM as i64);
+pub const EINVAL: Errno = -(libc::EINVAL as i64);
+pub const EEXIST: Errno = -(libc::EEXIST as i64);
+
+/// Where a new mapping goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Placement {
+    Anywhere,
+    /// Preferred, if free.
+    Hint(u64),
+    /// Below this address (MAP_32BIT).
+    Below(u64),
+    /// Exactly there, replacing what is there.
+    Fixed(u64),
+    /// Exactly there, or not at all.
+    FixedNoReplace(u64),
+}
+
+/// What a new mapping is made of.
+pub struct Request {
+    pub length: u64,
+    pub protection: i32,
+    pub shared: bool,
+    pub backing: Backing,
+    /// Host file to map and the offset in it; anonymous memory without.
+    pub file: Option<(RawFd, u64)>,
+}
+
+/// Guest protection as the host mapping gets it: readable where executable,
+/// never executable.
+fn host_protection(guest: i32) -> i32 {
+    let mut host = guest & (libc::PROT_READ | libc::PROT_WRITE);
+    if guest & (libc::PROT_EXEC | libc::PROT_WRITE) != 0 {
+        host |= libc::PROT_READ;
+    }
+    host
+}
+
+impl Space {
+    pub fn mappings(&self) -> impl Iterator<Item = (Range<u64>, &Mapping)> {
+        self.mappings
+            .iter()
+            .map(|(start, mapping)| (*start..mapping.end, mapping))
+    }
+
+    pub fn find(&self, address: u64) -> Option<(Range<u64>, &Mapping)> {
+        let (start, mapping) = self.mappings.range(..=address).next_back()?;
+        (address < mapping.end).then_some((*start..mapping.end, mapping))
+    }
+
+    /// Bytes that can be executed at `pc`, at most `buffer.len()`.
+    pub fn fetch(&self, pc: u64, buffer: &mut [u8; 15]) -> usize {
+        let mut length = 0;
+        while length < buffer.len() {
+            let at = pc.wrapping_add(length as u64);
+            let Some((range, mapping)) = self.find(at) else {
+                break;
+            };
+            if mapping.protection & libc::PROT_EXEC == 0 {
+                break;
+            }
+            let available = (range.end - at).min((buffer.len() - length) as u64) as usize;
+            if crate::memory::read(at, &mut buffer[length..length + available]).is_err() {
+                break;
+            }
+            length += available;
+        }
+        length
+    }
+
+    fn is_free(&self, range: &Range<u64>) -> bool {
+        self.mappings
+            .range(..range.end)
+            .next_back()
+            .is_none_or(|(_, mapping)| mapping.end <= range.start)
+    }
+
+    /// A guest mapping may lie here at all.
+    fn allowed(range: &Range<u64>) -> bool {
+        range.start < range.end
+            && range.start >= layout::GUEST_BOTTOM
+            && range.end <= layout::MMAP_TOP
+            && !(range.start < layout::HOST_IMAGE.end && layout::HOST_IMAGE.start < range.end)
+    }
+
+    /// Highest free place of `length` bytes.
+    fn free_place(&self, length: u64) -> Option<u64> {
+        self.free_place_below(layout::MMAP_TOP, length)
+    }
+
+    fn free_place_below(&self, limit: u64, length: u64) -> Option<u64> {
+        let brk_area = self.brk_start..self.brk_start.saturating_add(layout::BRK_ROOM);
+        let mut top = limit;
+        let fits = |start: u64, end: u64| {
+            let range = start..end;
+            let clear_of_brk = brk_area.start >= range.end || brk_area.end <= range.start;
+            Self::allowed(&range) && clear_of_brk
+        };
+        for (start, mapping) in self.mappings.iter().rev() {
+            if *start >= top {
+                continue;
+            }
+            if mapping.end <= top {
+                // The hole between this mapping and `top`, with the brk area
+                // cut out of it.
+                for ceiling in [top, brk_area.start] {
+                    if ceiling <= top
+                        && ceiling >= mapping.end.saturating_add(length)
+                        && fits(ceiling - length, ceiling)
+                    {
+                        return Some(ceiling - length);
+                    }
+                }
+            }
+            top = top.min(*start);
+        }
+        [
+            top,
+            brk_area.start.min(top),
+            layout::HOST_IMAGE.start.min(top),
+        ]
+        .into_iter()
+        .filter_map(|ceiling| Some((ceiling.checked_sub(length)?, ceiling)))
+        .find(|(start, end)| fits(*start, *end))
+        .map(|(start, _)| start)
+    }
+
+    /// Where a mapping of `length` bytes would go.
+    pub fn reserve(&self, length: u64) -> Option<u64> {
+        self.free_place(length)
+    }
+
+    /// Makes a mapping; returns its address. `length` is rounded up to pages.
+    pub fn map(&mut self, placement: Placement, request: Request) -> Result<u64, Errno> {
+        let length = page_up(request.length);
+        if length == 0 || request.length > layout::GUEST_TOP {
+            return Err(if request.length == 0 { EINVAL } else { ENOMEM });
+        }
+        let start = match placement {
+            Placement::Fixed(address) | Placement::FixedNoReplace(address) => {
+                if address % PAGE != 0 {
+                    return Err(EINVAL);
+                }
+                let range = address..address.checked_add(length).ok_or(ENOMEM)?;
+                if !Self::allowed(&range) {
+                    return Err(ENOMEM);
+                }
+                if matches!(placement, Placement::FixedNoReplace(_)) && !self.is_free(&range) {
+                    return Err(EEXIST);
+                }
+                address
+            }
+            Placement::Hint(hint) => {
+                let hint = page_down(hint);
+                let range = hint..hint.saturating_add(length);
+                if Self::allowed(&range) && self.is_free(&range) {
+                    hint
+                } else {
+                    self.free_place(length).ok_or(ENOMEM)?
+                }
+            }
+            Placement::Below(top) => self.free_place_below(top, length).ok_or(ENOMEM)?,
+            Placement::Anywhere => self.free_place(length).ok_or(ENOMEM)?,
+        };
+        let flags = libc::MAP_FIXED
+            | libc::MAP_NORESERVE
+            | if request.shared {
+                libc::MAP_SHARED
+            } else {
+                libc::MAP_PRIVATE
+            };
+        let (flags, fd, offset) = match request.file {
+            Some((fd, offset)) => (flags, fd, offset),
+            None => (flags | libc::MAP_ANONYMOUS, -1, 0),
+        };
+        // SAFETY: the range lies in the guest's part of the address space
+        // (`allowed`), where nothing of the vm's lives.
+        let result = unsafe {
+            host::syscall(
+                libc::SYS_mmap,
+                [
+                    start,
+                    length,
+                    host_protection(request.protection) as u64,
+                    flags as u64,
+                    fd as u64,
+                    offset,
+                ],
+            )
+        };
+        if result < 0 {
+            return Err(result);
+        }
+        self.forget(start..start + length);
+        self.mappings.insert(
+            start,
+            Mapping {
+                end: start + length,
+                protection: request.protection,
+                shared: request.shared,
+                backing: request.backing,
+            },
+        );
+        Ok(start)
+    }
+
+    /// Splits mappings so that none crosses `at`.
+    fn split(&mut self, at: u64) {
+        let Some((range, mapping)) = self.find(at) else {
+            return;
+        };
+        if range.start == at {
+            return;
+        }
+        let tail = mapping.tail(at - range.start);
+        if let Some(head) = self.mappings.get_mut(&range.start) {
+            head.end = at;
+        }
+        self.mappings.insert(at, tail);
+    }
+
+    /// Removes `range` from the books.
+    fn forget(&mut self, range: Range<u64>) {
+        self.split(range.start);
+        self.split(range.end);
+        let inside: Vec<u64> = self
+            .mappings
+            .range(range.clone())
+            .map(|(start, _)| *start)
+            .collect();
+        for start in inside {
+            self.mappings.remove(&start);
+        }
+        let guarded: Vec<u64> = self.guarded.range(range).copied().collect();
+        for page in guarded {
+            self.guarded.remove(&page);
+        }
+    }
+
+    fn checked(address: u64, length: u64) -> Result<Range<u64>, Errno> {
+        if address % PAGE != 0 || length == 0 {
+            return Err(EINVAL);
+        }
+        let end = address.checked_add(page_up(length)).ok_or(EINVAL)?;
+        if end > layout::GUEST_TOP {
+            return Err(EINVAL);
+        }
+        Ok(address..end)
+    }
+
+    pub fn unmap(&mut self, address: u64, length: u64) -> Result<Range<u64>, Errno> {
+        let range = Self::checked(address, length)?;
+        // Only what is the guest's: the host has mappings below GUEST_TOP.
+        self.split(range.start);
+        self.split(range.end);
+        let inside: Vec<Range<u64>> = self
+            .mappings
+            .range(range.clone())
+            .map(|(start, mapping)| *start..mapping.end)
+            .collect();
+        for part in inside {
+            // SAFETY: `part` is a guest mapping made by `map`.
+            unsafe {
+                host::syscall(
+                    libc::SYS_munmap,
+                    [part.start, part.end - part.start, 0, 0, 0, 0],
+                )
+            };
+        }
+        self.forget(range.clone());
+        Ok(range)
+    }
+
+    pub fn protect(
+        &mut self,
+        address: u64,
+        length: u64,
+        protection: i32,
+    ) -> Result<Range<u64>, Errno> {
+        if length == 0 && address % PAGE == 0 {
+            return Ok(address..address);
+        }
+        let range = Self::checked(address, length)?;
+        let mut at = range.start;
+        while at < range.end {
+            match self.find(at) {
+                Some((part, _)) => at = part.end,
+                None => return Err(ENOMEM),
+            }
+        }
+        // SAFETY: every page of the range is a guest mapping.
+        let result = unsafe {
+            host::syscall(
+                libc::SYS_mprotect,
+                [
+                    range.start,
+                    range.end - range.start,
+                    host_protection(protection) as u64,
+                    0,
+                    0,
+                    0,
+                ],
+            )
+        };
+        if result < 0 {
+            return Err(result);
+        }
+        self.split(range.start);
+        self.split(range.end);
+        for (_, mapping) in self.mappings.range_mut(range.clone()) {
+            mapping.protection = protection;
+        }
+        let guarded: Vec<u64> = self.guarded.range(range.clone()).copied().collect();
+        for page in guarded {
+            self.guarded.remove(&page);
+        }
+        self.merge(range.clone());
+        Ok(range)
+    }
+
+    /// Joins neighbours that are alike, so that the books stay as small as
+    /// the kernel's.
+    fn merge(&mut self, around: Range<u64>) {
+        let mut starts: Vec<u64> = self
+            .mappings
+            .range(..=around.end)
+            .rev()
+            .take_while(|(_, mapping)| mapping.end >= around.start)
+            .map(|(start, _)| *start)
+            .collect();
+        starts.reverse();
+        for pair in starts.windows(2).rev() {
+            let (Some(first), Some(second)) =
+                (self.mappings.get(&pair[0]), self.mappings.get(&pair[1]))
+            else {
+                continue;
+            };
+            if first.end == pair[1] && first.tail(pair[1] - pair[0]).alike(second) {
+                let end = second.end;
+                self.mappings.remove(&pair[1]);
+                if let Some(first) = self.mappings.get_mut(&pair[0]) {
+                    first.end = end;
+                }
+            }
+        }
+    }
+
+    /// `mremap`. Returns the new address and the ranges whose contents moved
+    /// away.
+    pub fn remap(
+        &mut self,
+        old: u64,
+        old_length: u64,
+        new_length: u64,
+        flags: i32,
+        new_address: u64,
+    ) -> Result<(u64, Option<Range<u64>>), Errno> {
+        let may_move = flags & libc::MREMAP_MAYMOVE != 0;
+        let fixed = flags & libc::MREMAP_FIXED != 0;
+        if old % PAGE != 0 || new_length == 0 || (fixed && !may_move) {
+            return Err(EINVAL);
+        }
+        let (range, mapping) = self.find(old).ok_or(-(libc::EFAULT as i64))?;
+        let (old_length, new_length) = (page_up(old_length), page_up(new_length));
+        if old_length == 0 && !mapping.shared {
+            return Err(EINVAL);
+        }
+        if old + old_length > range.end {
+            return Err(-(libc::EFAULT as i64));
+        }
+        let mut moved = mapping.tail(old - range.start);
+        if !fixed {
+            if new_length <= old_length && old_length != 0 {
+                if new_length < old_length {
+                    self.unmap(old + new_length, old_length - new_length)?;
+                    return Ok((old, Some(old + new_length..old + old_length)));
+                }
+                return Ok((old, None));
+            }
+            let growth = old + old_length..old.saturating_add(new_length);
+            if old_length != 0
+                && range.end == old + old_length
+                && Self::allowed(&growth)
+                && self.is_free(&growth)
+            {
+                self.host_remap(old, old_length, new_length, old)?;
+                self.split(old);
+                if let Some(mapping) = self.mappings.get_mut(&old) {
+                    mapping.end = old + new_length;
+                }
+                self.merge(old..old + new_length);
+                return Ok((old, None));
+            }
+            if !may_move {
+                return Err(ENOMEM);
+            }
+        }
+        let target = if fixed {
+            let range = new_address..new_address.saturating_add(new_length);
+            if new_address % PAGE != 0 || !Self::allowed(&range) {
+                return Err(EINVAL);
+            }
+            let old_range = old..old + old_length.max(PAGE);
+            if range.start < old_range.end && old_range.start < range.end {
+                return Err(EINVAL);
+            }
+            self.unmap(new_address, new_length)?;
+            new_address
+        } else {
+            self.free_place(new_length).ok_or(ENOMEM)?
+        };
+        self.host_remap(old, old_length, new_length, target)?;
+        if old_length != 0 {
+            self.forget(old..old + old_length);
+        }
+        moved.end = target + new_length;
+        self.mappings.insert(target, moved);
+        Ok((target, Some(old..old + old_length)))
+    }
+
+    fn host_remap(&self, old: u64, old_length: u64, length: u64, to: u64) -> Result<(), Errno> {
+        let flags = if to == old {
+            0
+        } else {
+            libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED
+        };
+        // SAFETY: source and target are guest ranges, checked by the caller.
+        let result = unsafe {
+            host::syscall(
+                libc::SYS_mremap,
+                [old, old_length, length, flags as u64, to, 0],
+            )
+        };
+        if result < 0 { Err(result) } else { Ok(()) }
+    }
+
+    /// `brk`: returns the new end, or the old one if it cannot move.
+    pub fn set_brk(&mut self, wanted: u64) -> u64 {
+        if wanted < self.brk_start || wanted > self.brk_start + layout::BRK_ROOM {
+            return self.brk;
+        }
+        let (old, new) = (page_up(self.brk), page_up(wanted));
+        if new > old {
+            let request = Request {
+                length: new - old,
+                protection: libc::PROT_READ | libc::PROT_WRITE,
+                shared: false,
+                backing: Backing::Heap,
+                file: None,
+            };
+            if self.map(Placement::FixedNoReplace(old), request).is_err() {
+                return self.brk;
+            }
+            self.merge(self.brk_start..new);
+        } else if new < old && self.unmap(new, old - new).is_err() {
+            return self.brk;
+        }
+        self.brk = wanted;
+        wanted
+    }
+
+    /// Takes write permission from the host page of translated code, if the
+    /// guest may write there.
+    pub fn guard_code(&mut self, page: u64) {
+        let writable = self
+            .find(page)
+            .is_some_and(|(_, mapping)| mapping.protection & libc::PROT_WRITE != 0);
+        if writable && self.guarded.insert(page) {
+            self.host_protect(page, libc::PROT_READ);
+        }
+    }
+
+    /// If a write to `address` failed only because of `guard_code`, gives the
+    /// permission back and returns the page.
+    pub fn unguard_code(&mut self, address: u64) -> Option<u64> {
+        let page = page_down(address);
+        if !self.guarded.remove(&page) {
+            return None;
+        }
+        let protection = self.find(page).map(|(_, mapping)| mapping.protection)?;
+        self.host_protect(page, host_protection(protection));
+        Some(page)
+    }
+
+    fn host_protect(&self, page: u64, protection: i32) {
+        // SAFETY: a page of a guest mapping.
+        unsafe { host::syscall(libc::SYS_mprotect, [page, PAGE, protection as u64, 0, 0, 0]) };
+    }
+
+    /// Unmaps everything (the guest executes another program).
+    pub fn clear(&mut self) {
+        let all: Vec<Range<u64>> = self.mappings().map(|(range, _)| range).collect();
+        for range in all {
+            // Ranges come from the books, so the call cannot fail.
+            let _ = self.unmap(range.start, range.end - range.start);
+        }
+        *self = Space::default();
+    }
+}
+
+impl Mapping {
+    fn alike(&self, other: &Mapping) -> bool {
+        self.protection == other.protection
+            && self.shared == other.shared
+            && self.backing == other.backing
+    }
+}

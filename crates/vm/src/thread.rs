@@ -1,0 +1,80 @@
+//! Guest threads: registers, what they wait for, what the kernel keeps per
+//! thread.
+
+use crate::context::{Registers, VectorState};
+use crate::kernel::Call;
+
+/// A guest thread, numbered from 1 in order of creation.
+pub struct Thread {
+    pub id: u32,
+    /// Thread id as the guest sees it.
+    pub tid: i32,
+    pub regs: Registers,
+    pub vector: Box<VectorState>,
+    /// Instructions retired.
+    pub executed: u64,
+    pub state: State,
+    /// The system call that blocked, to be tried again when woken.
+    pub call: Option<Call>,
+    pub name: [u8; 16],
+    pub clear_child_tid: u64,
+    pub robust_list: u64,
+    pub signal_mask: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    Runnable,
+    Blocked(Wait),
+    Exited,
+}
+
+/// What a blocked thread waits for. Whatever it is, the thread's system call
+/// is executed again when it is woken and decides itself what happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    pub on: WaitOn,
+    /// Virtual time at which to wake at the latest.
+    pub deadline: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WaitOn {
+    /// Only time (a sleep).
+    Time,
+    /// A futex word; woken by the futex code.
+    Futex,
+    /// Something inside the vm; woken by `Vm::wake_objects`.
+    Objects,
+    /// Host descriptors, and things inside the vm as well.
+    Host(Vec<HostInterest>),
+    /// A child process.
+    Child,
+    /// Nothing but a signal.
+    Signal,
+}
+
+/// One host descriptor and the poll events of interest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HostInterest {
+    pub fd: i32,
+    pub events: i16,
+}
+
+impl Thread {
+    pub fn new(id: u32, tid: i32, regs: Registers) -> Self {
+        Thread {
+            id,
+            tid,
+            regs,
+            vector: Box::default(),
+            executed: 0,
+            state: State::Runnable,
+            call: None,
+            name: [0; 16],
+            clear_child_tid: 0,
+            robust_list: 0,
+            signal_mask: 0,
+        }
+    }
+}

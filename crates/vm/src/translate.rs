@@ -1,0 +1,1025 @@
+//! Same-ISA translation: guest instructions are copied into the code cache;
+//! only what cannot run elsewhere unchanged is rewritten.
+//!
+//! Rewritten are control flow (branches, calls with their true return address
+//! on the stack, returns), RIP-relative operands, GS operands, and the few
+//! instructions whose result must be deterministic (cpuid, rdtsc, …), which
+//! leave the cache. Guest registers are exact at every instruction boundary;
+//! inside a rewritten instruction the block's map says which are in spill
+//! slots, so a fault anywhere gives the guest's true state.
+//!
+//! Every block subtracts its length from the counter once, at a place where
+//! the flags are dead if there is one among its first `SLACK` instructions.
+//! Because the check may come that late, the vm enters linked blocks only
+//! while at least `SLACK` instructions remain, and walks the last few with
+//! blocks that hold exactly as many instructions as are left.
+
+use crate::cache::{Cache, ExitKind, LINKED, MapEntry, PendingExit, Translation};
+use crate::context::{offset, reg};
+use crate::emit::{Emitter, Reg, condition};
+use crate::flags;
+use crate::layout;
+use crate::observe::{AccessSite, Sites};
+use iced_x86::{
+    Code, Decoder, DecoderOptions, Encoder, FlowControl, Instruction, InstructionInfoFactory,
+    MemoryOperand, Mnemonic, OpAccess, OpKind, Register,
+};
+use std::collections::HashSet;
+
+/// Longest block, in instructions.
+pub const MAX_BLOCK: usize = 64;
+
+/// How many instructions of a block may run before it is counted.
+pub const SLACK: u64 = 16;
+
+/// What the translator must do beyond running the code.
+#[derive(Default)]
+pub struct Instrumentation {
+    /// Write every access to the ring.
+    pub accesses: bool,
+    /// Leave after every locked instruction.
+    pub sequencers: bool,
+    /// Addresses at which control goes to the vm first.
+    pub hooks: HashSet<u64>,
+}
+
+/// Gives up to 15 executable bytes at a guest address; fewer at the end of a
+/// mapping, none where nothing can be executed.
+pub type Fetch<'a> = &'a dyn Fn(u64, &mut [u8; 15]) -> usize;
+
+pub struct Translator {
+    info: InstructionInfoFactory,
+    encoder: Encoder,
+}
+
+struct Builder<'a> {
+    code: Emitter,
+    map: Vec<MapEntry>,
+    exits: Vec<PendingExit>,
+    first_exit: u32,
+    stubs: Vec<Stub>,
+    /// (displacement address, guest target) of direct branches
+    direct: Vec<(u64, u64)>,
+    /// (displacement address, value) of RIP-relative operands
+    literals: Vec<(u64, u64)>,
+    pc: u64,
+    length: u32,
+    index: u16,
+    counted: bool,
+    after_hook: u64,
+    after_complex: u64,
+    instruction_pc: u64,
+    cache: &'a Cache,
+    variant: u32,
+}
+
+struct Stub {
+    /// rel32 that must point to the stub.
+    from: u64,
+    kind: ExitKind,
+    pc: u64,
+    adjust: i32,
+    restore_flags: bool,
+}
+
+impl Default for Translator {
+    fn default() -> Self {
+        Translator {
+            info: InstructionInfoFactory::new(),
+            encoder: Encoder::new(64),
+        }
+    }
+}
+
+impl Translator {
+    /// Translates the block at `pc`, as linkable code or (`variant` > 0) as at
+    /// most `variant` instructions that return to the vm.
+    pub fn translate(
+        &mut self,
+        cache: &mut Cache,
+        pc: u64,
+        variant: u32,
+        fetch: Fetch,
+        instrumentation: &Instrumentation,
+        sites: &mut Sites,
+    ) -> Translation {
+        let base = cache.next_address();
+        let limit = if variant == LINKED {
+            MAX_BLOCK
+        } else {
+            (variant as usize).min(MAX_BLOCK)
+        };
+        let decoded = self.decode(pc, limit, fetch, instrumentation);
+        let mut builder = Builder {
+            code: Emitter::new(base),
+            map: Vec::with_capacity(decoded.instructions.len() + 4),
+            exits: Vec::new(),
+            first_exit: cache.next_exit_id(),
+            stubs: Vec::new(),
+            direct: Vec::new(),
+            literals: Vec::new(),
+            pc,
+            length: 0,
+            index: 0,
+            counted: false,
+            after_hook: 0,
+            after_complex: 0,
+            instruction_pc: pc,
+            cache,
+            variant,
+        };
+        self.build(&mut builder, &decoded, fetch, instrumentation, sites);
+        builder.finish(&decoded)
+    }
+
+    fn decode(
+        &mut self,
+        pc: u64,
+        limit: usize,
+        fetch: Fetch,
+        instrumentation: &Instrumentation,
+    ) -> Decoded {
+        let mut decoded = Decoded {
+            instructions: Vec::with_capacity(16),
+            bytes: Vec::with_capacity(64),
+            hook: instrumentation.hooks.contains(&pc),
+            complex: false,
+            end: End::Continue,
+        };
+        let mut at = pc;
+        while decoded.instructions.len() < limit {
+            let first = decoded.instructions.is_empty();
+            if !first && instrumentation.hooks.contains(&at) {
+                return decoded;
+            }
+            let mut bytes = [0; 15];
+            let length = fetch(at, &mut bytes);
+            let mut decoder = Decoder::with_ip(64, &bytes[..length], at, DecoderOptions::NONE);
+            let instruction = decoder.decode();
+            if length == 0 || instruction.is_invalid() {
+                decoded.end = if first {
+                    End::Undecodable
+                } else {
+                    End::Continue
+                };
+                return decoded;
+            }
+            if instrumentation.accesses && is_complex(&instruction) {
+                if !first {
+                    return decoded;
+                }
+                decoded.complex = true;
+            }
+            decoded.bytes.push((bytes, instruction.len()));
+            let mut end = classify_end(&instruction);
+            if end == End::Continue && instrumentation.sequencers && is_locked(&instruction) {
+                end = End::Sequencer;
+            }
+            at = instruction.next_ip();
+            decoded.instructions.push(instruction);
+            if end != End::Continue {
+                decoded.end = end;
+                return decoded;
+            }
+        }
+        decoded
+    }
+
+    fn build(
+        &mut self,
+        builder: &mut Builder,
+        decoded: &Decoded,
+        fetch: Fetch,
+        instrumentation: &Instrumentation,
+        sites: &mut Sites,
+    ) {
+        builder.mark(0);
+        if decoded.hook {
+            builder.exit_now(ExitKind::Hook, builder.pc);
+            builder.after_hook = builder.code.here();
+        }
+        if decoded.complex {
+            builder.exit_now(ExitKind::Complex, builder.pc);
+            builder.after_complex = builder.code.here();
+        }
+        let count = decoded.instructions.len();
+        if decoded.end == End::Undecodable {
+            builder.exit_now(ExitKind::Undecodable, builder.pc);
+            return;
+        }
+        builder.length = count as u32;
+        let records: usize = if instrumentation.accesses {
+            decoded
+                .instructions
+                .iter()
+                .map(|instruction| self.accesses(instruction).len())
+                .sum()
+        } else {
+            0
+        };
+        let check_at = (builder.variant == LINKED || records > 0).then(|| {
+            let alive = flags::first_dead(&decoded.instructions, true, SLACK as usize);
+            alive.or_else(|| {
+                let dead_after = self.flags_dead_after(decoded, fetch);
+                flags::first_dead(&decoded.instructions, !dead_after, SLACK as usize)
+            })
+        });
+        let last = count - 1;
+        for (index, instruction) in decoded.instructions.iter().enumerate() {
+            builder.index = index as u16;
+            builder.instruction_pc = instruction.ip();
+            match check_at {
+                Some(Some(place)) if place == index => builder.count(count as u32, records, false),
+                Some(None) if index == 0 => builder.count(count as u32, records, true),
+                _ => {}
+            }
+            builder.mark(0);
+            if records > 0 {
+                self.record_accesses(builder, instruction, sites);
+            }
+            let (bytes, length) = &decoded.bytes[index];
+            if index == last && decoded.end != End::Continue {
+                self.end(builder, instruction, &bytes[..*length], decoded.end);
+            } else {
+                self.copy(builder, instruction, &bytes[..*length]);
+            }
+        }
+        if decoded.end == End::Continue {
+            builder.index = count as u16;
+            let next = decoded.instructions[last].next_ip();
+            builder.instruction_pc = next;
+            builder.mark(0);
+            builder.jump_direct(next);
+        }
+    }
+
+    /// True if no status flag survives past the end of the block, as far as
+    /// straight-line look-ahead can tell.
+    fn flags_dead_after(&mut self, decoded: &Decoded, fetch: Fetch) -> bool {
+        let Some(last) = decoded.instructions.last() else {
+            return false;
+        };
+        let ahead = |pc: u64| {
+            let mut at = pc;
+            flags::dead_at_start(
+                std::iter::from_fn(move || {
+                    let mut bytes = [0; 15];
+                    let length = fetch(at, &mut bytes);
+                    let instruction =
+                        Decoder::with_ip(64, &bytes[..length], at, DecoderOptions::NONE).decode();
+                    if length == 0 || instruction.is_invalid() {
+                        return None;
+                    }
+                    at = instruction.next_ip();
+                    Some(instruction)
+                })
+                .take(8),
+            )
+        };
+        match decoded.end {
+            End::Continue => ahead(last.next_ip()),
+            End::Jump | End::Call => ahead(last.near_branch_target()),
+            End::Conditional => ahead(last.near_branch_target()) && ahead(last.next_ip()),
+            _ => false,
+        }
+    }
+
+    /// An instruction that stays in the middle of a block.
+    fn copy(&mut self, builder: &mut Builder, instruction: &Instruction, bytes: &[u8]) {
+        if uses_gs(instruction) {
+            return self.with_guest_gs(builder, instruction, bytes);
+        }
+        if instruction.is_ip_rel_memory_operand() {
+            return self.copy_rip_relative(builder, instruction);
+        }
+        builder.code.raw(bytes);
+    }
+
+    fn encode(&mut self, builder: &mut Builder, instruction: &Instruction) {
+        let here = builder.code.here();
+        match self.encoder.encode(instruction, here) {
+            Ok(_) => {
+                let bytes = self.encoder.take_buffer();
+                builder.code.raw(&bytes);
+            }
+            Err(error) => {
+                // Decoded instructions with an operand replaced by a shorter
+                // or equal form always encode; if one ever does not, stop
+                // there with a message instead of running something else.
+                let _ = self.encoder.take_buffer();
+                debug_assert!(false, "{instruction}: {error}");
+                let pc = builder.instruction_pc;
+                builder.exit_now(ExitKind::Emulate, pc);
+            }
+        }
+    }
+
+    fn copy_rip_relative(&mut self, builder: &mut Builder, instruction: &Instruction) {
+        let target = instruction.ip_rel_memory_address();
+        if reachable(builder.code.here(), target) {
+            return self.encode(builder, instruction);
+        }
+        let mut changed = *instruction;
+        if target < 0x8000_0000 {
+            changed.set_memory_base(Register::None);
+            changed.set_memory_index(Register::None);
+            changed.set_memory_displ_size(8);
+            changed.set_memory_displacement64(target);
+            return self.encode(builder, &changed);
+        }
+        let scratch = self.scratch(instruction, &[]);
+        builder.spill(scratch);
+        builder.mark(1 << scratch);
+        builder.code.load_imm(scratch, target);
+        changed.set_memory_base(REGISTERS[scratch]);
+        changed.set_memory_displ_size(0);
+        changed.set_memory_displacement64(0);
+        self.encode(builder, &changed);
+        builder.unspill(scratch);
+    }
+
+    /// GS belongs to the vm; the guest's is put in place for one instruction.
+    fn with_guest_gs(&mut self, builder: &mut Builder, instruction: &Instruction, bytes: &[u8]) {
+        let set_gs = |builder: &mut Builder, value: Option<u64>| {
+            builder.spill(reg::RAX);
+            match value {
+                Some(value) => builder.code.load_imm(reg::RAX, value),
+                None => builder.code.load(reg::RAX, Emitter::field(offset::GS_BASE)),
+            }
+            // wrgsbase rax
+            builder.code.raw(&[0xf3, 0x48, 0x0f, 0xae, 0xd8]);
+            builder.unspill(reg::RAX);
+        };
+        set_gs(builder, None);
+        builder.mark(0);
+        if instruction.is_ip_rel_memory_operand() {
+            self.copy_rip_relative(builder, instruction);
+        } else {
+            builder.code.raw(bytes);
+        }
+        set_gs(builder, Some(layout::CONTEXT));
+    }
+
+    /// A general register the instruction does not touch.
+    fn scratch(&mut self, instruction: &Instruction, also_not: &[Reg]) -> Reg {
+        let info = self.info.info(instruction);
+        let mut used = 1u32 << reg::RSP;
+        for register in info.used_registers() {
+            if let Some(number) = general_number(register.register()) {
+                used |= 1 << number;
+            }
+        }
+        for memory in info.used_memory() {
+            for register in [memory.base(), memory.index()] {
+                if let Some(number) = general_number(register) {
+                    used |= 1 << number;
+                }
+            }
+        }
+        for number in also_not {
+            used |= 1 << number;
+        }
+        // No instruction names more than a handful of registers; cmpxchg16b
+        // with two address registers has six.
+        (0..16)
+            .find(|number| used & (1 << number) == 0)
+            .unwrap_or(reg::R15)
+    }
+
+    /// The instruction that ends a block.
+    fn end(&mut self, builder: &mut Builder, instruction: &Instruction, bytes: &[u8], end: End) {
+        let next = instruction.next_ip();
+        let done = builder.index + 1;
+        match end {
+            End::Jump => builder.jump_direct(instruction.near_branch_target()),
+            End::Conditional => {
+                if let Some(number) = condition_number(instruction) {
+                    builder.branch_direct(number, instruction.near_branch_target());
+                } else {
+                    // jrcxz, loop…: short only, so hop over a long jump.
+                    builder.code.raw(&bytes[..bytes.len() - 1]);
+                    builder.code.raw(&[5]);
+                    builder.jump_direct(next);
+                    builder.jump_direct(instruction.near_branch_target());
+                    return;
+                }
+                builder.jump_direct(next);
+            }
+            End::Call => {
+                builder.push_return_address(next);
+                builder.jump_direct(instruction.near_branch_target());
+            }
+            End::IndirectJump | End::IndirectCall => {
+                let scratch_target = reg::RCX;
+                builder.spill(reg::RCX);
+                builder.mark(1 << reg::RCX);
+                self.load_branch_operand(builder, instruction, scratch_target);
+                if end == End::IndirectCall {
+                    builder.push_return_address(next);
+                }
+                builder.index = done;
+                builder.jump_indirect();
+            }
+            End::Return => {
+                builder.spill(reg::RCX);
+                builder.mark(1 << reg::RCX);
+                builder.code.pop(reg::RCX);
+                if instruction.op_count() == 1 {
+                    // lea rsp, [rsp + imm16]
+                    builder.code.raw(&[0x48, 0x8d, 0xa4, 0x24]);
+                    let bytes = u32::from(instruction.immediate16()).to_le_bytes();
+                    builder.code.raw(&bytes);
+                }
+                builder.index = done;
+                builder.jump_indirect();
+            }
+            End::Syscall => {
+                builder.index = done;
+                builder.mark(0);
+                builder.exit_now(ExitKind::Syscall, next);
+            }
+            End::Pause => {
+                builder.index = done;
+                builder.mark(0);
+                builder.exit_now(ExitKind::Pause, next);
+            }
+            End::Sequencer => {
+                self.copy(builder, instruction, bytes);
+                builder.index = done;
+                builder.instruction_pc = next;
+                builder.mark(0);
+                builder.exit_now(ExitKind::Sequencer, next);
+            }
+            End::Emulate => {
+                builder.index = done;
+                builder.exit_now(ExitKind::Emulate, instruction.ip());
+            }
+            End::Trap => {
+                builder.code.raw(bytes);
+                builder.exit_now(ExitKind::Undecodable, instruction.ip());
+            }
+            End::Continue | End::Undecodable => unreachable!("not ends of an instruction"),
+        }
+    }
+
+    /// `mov to, <operand of an indirect branch>`
+    fn load_branch_operand(&mut self, builder: &mut Builder, instruction: &Instruction, to: Reg) {
+        let mut load = match instruction.op0_kind() {
+            OpKind::Register => {
+                let from = general_number(instruction.op0_register()).unwrap_or(reg::RAX);
+                builder.code.move_reg(to, from);
+                return;
+            }
+            _ => Instruction::with2(
+                Code::Mov_r64_rm64,
+                REGISTERS[to],
+                MemoryOperand::with_base(Register::RAX),
+            )
+            .unwrap_or_default(),
+        };
+        load.set_memory_base(instruction.memory_base());
+        load.set_memory_index(instruction.memory_index());
+        load.set_memory_index_scale(instruction.memory_index_scale());
+        load.set_memory_displ_size(instruction.memory_displ_size());
+        load.set_memory_displacement64(instruction.memory_displacement64());
+        load.set_segment_prefix(instruction.segment_prefix());
+        if instruction.is_ip_rel_memory_operand() {
+            let target = instruction.ip_rel_memory_address();
+            if !reachable(builder.code.here(), target) {
+                // The destination itself can carry the address.
+                builder.code.load_imm(to, target);
+                load.set_memory_base(REGISTERS[to]);
+                load.set_memory_displ_size(0);
+                load.set_memory_displacement64(0);
+            }
+        }
+        self.encode(builder, &load);
+    }
+
+    /// Memory operands of an instruction that an observer of accesses sees.
+    fn accesses(&mut self, instruction: &Instruction) -> Vec<Operand> {
+        let mut operands = Vec::new();
+        if !touches_memory(instruction) {
+            return operands;
+        }
+        let stack = instruction.is_stack_instruction()
+            || matches!(instruction.flow_control(), FlowControl::Return)
+            || is_call(instruction);
+        let locked = is_locked(instruction);
+        for memory in self.info.info(instruction).used_memory() {
+            // Pushes, pops, return addresses: the thread's own stack.
+            if stack && (memory.base() == Register::RSP && !explicit_is(instruction, memory)) {
+                continue;
+            }
+            let (read, write) = match memory.access() {
+                OpAccess::Read | OpAccess::CondRead => (true, false),
+                OpAccess::Write | OpAccess::CondWrite => (false, true),
+                OpAccess::ReadWrite | OpAccess::ReadCondWrite => (true, true),
+                OpAccess::None | OpAccess::NoMemAccess => continue,
+            };
+            let size = memory.memory_size().size() as u32;
+            if size == 0 {
+                continue;
+            }
+            operands.push(Operand {
+                base: memory.base(),
+                index: memory.index(),
+                scale: memory.scale(),
+                displacement: memory.displacement(),
+                segment: memory.segment(),
+                size,
+                read,
+                write,
+                locked,
+            });
+        }
+        operands
+    }
+
+    /// Writes a record for every access of `instruction` into the ring.
+    fn record_accesses(
+        &mut self,
+        builder: &mut Builder,
+        instruction: &Instruction,
+        sites: &mut Sites,
+    ) {
+        for operand in self.accesses(instruction) {
+            let site = sites.add(AccessSite {
+                pc: instruction.ip(),
+                size: operand.size,
+                read: operand.read,
+                write: operand.write,
+                locked: operand.locked,
+                correction: builder.correction(),
+            });
+            let avoid: Vec<Reg> = [operand.base, operand.index]
+                .into_iter()
+                .filter_map(general_number)
+                .collect();
+            let address = self.scratch(instruction, &avoid);
+            let ring = self.scratch(instruction, &[avoid.as_slice(), &[address]].concat());
+            builder.spill(address);
+            builder.spill(ring);
+            self.load_address(builder, &operand, address, ring);
+            builder.write_record(site, address, ring);
+            builder.unspill(ring);
+            builder.unspill(address);
+            builder.mark(0);
+        }
+    }
+
+    /// `lea to, <operand>`, with the segment base; flags untouched.
+    fn load_address(&mut self, builder: &mut Builder, operand: &Operand, to: Reg, other: Reg) {
+        let plain = matches!(operand.base, Register::None | Register::RIP | Register::EIP)
+            && operand.index == Register::None;
+        if plain {
+            builder.code.load_imm(to, operand.displacement);
+        } else {
+            let mut lea = Instruction::with2(
+                Code::Lea_r64_m,
+                REGISTERS[to],
+                MemoryOperand::with_base(Register::RAX),
+            )
+            .unwrap_or_default();
+            lea.set_memory_base(operand.base);
+            lea.set_memory_index(operand.index);
+            lea.set_memory_index_scale(operand.scale);
+            lea.set_memory_displ_size(8);
+            lea.set_memory_displacement64(operand.displacement);
+            self.encode(builder, &lea);
+        }
+        match operand.segment {
+            // rdfsbase other
+            Register::FS => {
+                let rex = 0x48 | (other as u8 >> 3);
+                builder
+                    .code
+                    .raw(&[0xf3, rex, 0x0f, 0xae, 0xc0 | (other as u8 & 7)]);
+            }
+            Register::GS => builder.code.load(other, Emitter::field(offset::GS_BASE)),
+            _ => return,
+        }
+        // lea to, [to + other]
+        let sum = Instruction::with2(
+            Code::Lea_r64_m,
+            REGISTERS[to],
+            MemoryOperand::with_base_index(REGISTERS[to], REGISTERS[other]),
+        )
+        .unwrap_or_default();
+        self.encode(builder, &sum);
+    }
+}
+
+/// A memory operand as an observer sees it.
+struct Operand {
+    base: Register,
+    index: Register,
+    scale: u32,
+    displacement: u64,
+    segment: Register,
+    size: u32,
+    read: bool,
+    write: bool,
+    locked: bool,
+}
+
+struct Decoded {
+    instructions: Vec<Instruction>,
+    bytes: Vec<([u8; 15], usize)>,
+    hook: bool,
+    complex: bool,
+    end: End,
+}
+
+/// How a block ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Not at all: the next instruction follows.
+    Continue,
+    Jump,
+    Conditional,
+    Call,
+    IndirectJump,
+    IndirectCall,
+    Return,
+    Syscall,
+    Pause,
+    /// A locked instruction, where the schedule wants to stop after it.
+    Sequencer,
+    Emulate,
+    /// The instruction itself raises an exception.
+    Trap,
+    Undecodable,
+}
+
+fn is_call(instruction: &Instruction) -> bool {
+    matches!(classify_end(instruction), End::Call | End::IndirectCall)
+}
+
+fn classify_end(instruction: &Instruction) -> End {
+    use Mnemonic::*;
+    match instruction.mnemonic() {
+        Syscall => return End::Syscall,
+        Pause => return End::Pause,
+        Cpuid | Rdtsc | Rdtscp | Rdrand | Rdseed | Xgetbv | Rdpid | Rdgsbase | Wrgsbase
+        | Xbegin | Sysenter | Iret | Iretd | Iretq | Retf | Sysexit | Sysret => {
+            return End::Emulate;
+        }
+        Ud0 | Ud1 | Ud2 | Int3 | Int1 | Hlt => return End::Trap,
+        Int => return End::Emulate,
+        _ => {}
+    }
+    match instruction.flow_control() {
+        FlowControl::Next | FlowControl::XbeginXabortXend => End::Continue,
+        // A 16-bit operand size truncates rip: nothing sensible can follow.
+        _ if instruction.is_jmp_far() || instruction.is_jmp_far_indirect() => End::Emulate,
+        FlowControl::UnconditionalBranch
+            if instruction.near_branch64() != 0 || instruction.is_jmp_short_or_near() =>
+        {
+            End::Jump
+        }
+        FlowControl::ConditionalBranch => End::Conditional,
+        FlowControl::Call if instruction.is_call_near() => End::Call,
+        FlowControl::IndirectBranch if instruction.is_jmp_near_indirect() => End::IndirectJump,
+        FlowControl::IndirectCall if instruction.is_call_near_indirect() => End::IndirectCall,
+        FlowControl::Return => End::Return,
+        FlowControl::Interrupt | FlowControl::Exception => End::Trap,
+        _ => End::Emulate,
+    }
+}
+
+fn touches_memory(instruction: &Instruction) -> bool {
+    instruction.op_kinds().any(|kind| {
+        !matches!(
+            kind,
+            OpKind::Register
+                | OpKind::NearBranch16
+                | OpKind::NearBranch32
+                | OpKind::NearBranch64
+                | OpKind::Immediate8
+                | OpKind::Immediate8_2nd
+                | OpKind::Immediate16
+                | OpKind::Immediate32
+                | OpKind::Immediate64
+                | OpKind::Immediate8to16
+                | OpKind::Immediate8to32
+                | OpKind::Immediate8to64
+                | OpKind::Immediate32to64
+        )
+    })
+}
+
+/// Accesses whose addresses or extent only the machine state tells: repeated
+/// string operations, gathers and scatters, masked vectors, bit strings and
+/// state saves.
+fn is_complex(instruction: &Instruction) -> bool {
+    use Mnemonic::*;
+    if !touches_memory(instruction) {
+        return false;
+    }
+    let repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
+    if repeated && instruction.is_string_instruction() {
+        return true;
+    }
+    if instruction.op_mask() != Register::None || instruction.is_vsib() {
+        return true;
+    }
+    match instruction.mnemonic() {
+        Bt | Bts | Btr | Btc => instruction.op1_kind() == OpKind::Register,
+        Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xsaves | Xsaves64
+        | Xrstor | Xrstor64 | Xrstors | Xrstors64 | Maskmovdqu | Maskmovq | Vmaskmovdqu
+        | Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq | Enter | Xlatb => true,
+        _ => false,
+    }
+}
+
+/// A locked instruction: paper 000's sequencer.
+fn is_locked(instruction: &Instruction) -> bool {
+    instruction.has_lock_prefix()
+        || (instruction.mnemonic() == Mnemonic::Xchg
+            && instruction.op_kinds().any(|kind| kind == OpKind::Memory))
+}
+
+fn explicit_is(instruction: &Instruction, memory: &iced_x86::UsedMemory) -> bool {
+    (0..instruction.op_count()).any(|operand| instruction.op_kind(operand) == OpKind::Memory)
+        && instruction.memory_base() == memory.base()
+        && instruction.memory_index() == memory.index()
+        && instruction.memory_displacement64() == memory.displacement()
+}
+
+fn uses_gs(instruction: &Instruction) -> bool {
+    instruction.segment_prefix() == Register::GS && touches_memory(instruction)
+}
+
+const REGISTERS: [Register; 16] = [
+    Register::RAX,
+    Register::RCX,
+    Register::RDX,
+    Register::RBX,
+    Register::RSP,
+    Register::RBP,
+    Register::RSI,
+    Register::RDI,
+    Register::R8,
+    Register::R9,
+    Register::R10,
+    Register::R11,
+    Register::R12,
+    Register::R13,
+    Register::R14,
+    Register::R15,
+];
+
+fn general_number(register: Register) -> Option<Reg> {
+    let full = register.full_register();
+    REGISTERS.iter().position(|candidate| *candidate == full)
+}
+
+/// The machine's number of a conditional jump's condition; none for the
+/// counted ones (loop, jrcxz).
+fn condition_number(instruction: &Instruction) -> Option<u8> {
+    if instruction.is_jcc_short_or_near() {
+        use iced_x86::ConditionCode::*;
+        Some(match instruction.condition_code() {
+            o => 0,
+            no => 1,
+            b => 2,
+            ae => 3,
+            e => 4,
+            ne => 5,
+            be => 6,
+            a => 7,
+            s => 8,
+            ns => 9,
+            p => 10,
+            np => 11,
+            l => 12,
+            ge => 13,
+            le => 14,
+            g => 15,
+            None => return Option::None,
+        })
+    } else {
+        None
+    }
+}
+
+/// Within reach of a RIP-relative displacement, with room for the length of
+/// the instruction and of what is put before it.
+fn reachable(from: u64, target: u64) -> bool {
+    let distance = target.wrapping_sub(from) as i64;
+    distance.unsigned_abs() < 0x7fff_0000
+}
+
+impl Builder<'_> {
+    fn mark(&mut self, spilled: u16) {
+        self.map.push(MapEntry {
+            host: self.code.bytes.len() as u32,
+            index: self.index,
+            guest: self.instruction_pc.wrapping_sub(self.pc) as u32,
+            spilled,
+            counted: self.counted,
+        });
+    }
+
+    fn spill_slot(register: Reg) -> u64 {
+        Emitter::field(offset::SPILL + 8 * register)
+    }
+
+    fn spill(&mut self, register: Reg) {
+        self.code.store(Self::spill_slot(register), register);
+    }
+
+    fn unspill(&mut self, register: Reg) {
+        self.code.load(register, Self::spill_slot(register));
+    }
+
+    /// What must be added to the counter at this point to have the
+    /// instructions that really remain.
+    fn correction(&self) -> i32 {
+        let done = i32::from(self.index);
+        if self.counted {
+            self.length as i32 - done
+        } else {
+            -done
+        }
+    }
+
+    /// Subtracts the block from the counter; leaves for the vm if that makes
+    /// it negative, or if the ring has no room for the block's records.
+    fn count(&mut self, instructions: u32, records: usize, flags_alive: bool) {
+        let remaining = Emitter::field(offset::REMAINING);
+        if flags_alive {
+            self.spill(reg::RAX);
+            // lahf; seto al
+            self.code.raw(&[0x9f, 0x0f, 0x90, 0xc0]);
+        }
+        if records > 0 {
+            let limit = layout::RING_SIZE as u32 - 16 * records as u32;
+            self.code
+                .compare_memory(Emitter::field(offset::RING_POSITION), limit);
+            let from = self.code.jump_if(condition::ABOVE, self.cache.common_exit);
+            self.stub(from, ExitKind::RingFull, flags_alive);
+        }
+        if self.variant == LINKED {
+            self.code.sub_memory(remaining, instructions);
+            let from = self.code.jump_if(condition::SIGN, self.cache.common_exit);
+            self.counted = true;
+            self.stub(from, ExitKind::Quantum, flags_alive);
+        }
+        if flags_alive {
+            self.restore_flags();
+        }
+    }
+
+    fn stub(&mut self, from: u64, kind: ExitKind, restore_flags: bool) {
+        self.stubs.push(Stub {
+            from,
+            kind,
+            pc: self.instruction_pc,
+            adjust: self.correction(),
+            restore_flags,
+        });
+    }
+
+    fn restore_flags(&mut self) {
+        // add al, 0x7f (overflows if the overflow flag was set); sahf
+        self.code.raw(&[0x04, 0x7f, 0x9e]);
+        self.unspill(reg::RAX);
+    }
+
+    fn leave(&mut self, kind: ExitKind, pc: u64, patch_at: u64, adjust: i32) {
+        let id = self.first_exit + self.exits.len() as u32;
+        self.exits.push(PendingExit {
+            kind,
+            pc,
+            adjust,
+            patch_at,
+            stub: self.code.here(),
+        });
+        self.code.store_imm32(Emitter::field(offset::EXIT), id);
+        self.code.jump(self.cache.common_exit);
+    }
+
+    /// Leaves for the vm.
+    fn exit_now(&mut self, kind: ExitKind, pc: u64) {
+        let adjust = self.correction();
+        self.leave(kind, pc, 0, adjust);
+    }
+
+    fn jump_direct(&mut self, target: u64) {
+        let from = self.code.jump(self.cache.common_exit);
+        self.direct.push((from, target));
+    }
+
+    fn branch_direct(&mut self, condition: u8, target: u64) {
+        let from = self.code.jump_if(condition, self.cache.common_exit);
+        self.direct.push((from, target));
+    }
+
+    fn push_return_address(&mut self, address: u64) {
+        if let Ok(small) = i32::try_from(address) {
+            self.code.push_imm32(small);
+        } else {
+            // The operand is patched to the literal behind the block.
+            self.code.push_memory(self.code.here());
+            self.literals.push((self.code.here() - 4, address));
+        }
+    }
+
+    /// Goes to the guest address in rcx (guest rcx spilled), by the table.
+    fn jump_indirect(&mut self) {
+        if self.variant != LINKED {
+            self.code.store(Emitter::field(offset::RIP), reg::RCX);
+            self.unspill(reg::RCX);
+            self.exit_now(ExitKind::Indirect, 0);
+            return;
+        }
+        self.spill(reg::RDX);
+        self.code.load_imm(reg::RDX, 0);
+        // crc32 rdx, rcx; movzx edx, dx
+        self.code
+            .raw(&[0xf2, 0x48, 0x0f, 0x38, 0xf1, 0xd1, 0x0f, 0xb7, 0xd2]);
+        // jmp gs:[rdx * 8 + table]
+        self.code.raw(&[0x65, 0xff, 0x24, 0xd5]);
+        let table = (layout::INDIRECT_TABLE - layout::CONTEXT) as u32;
+        self.code.raw(&table.to_le_bytes());
+    }
+
+    /// One record into the ring: address, site, counter.
+    fn write_record(&mut self, site: u32, address: Reg, ring: Reg) {
+        let at = (layout::RING - layout::CONTEXT) as u32;
+        self.code.load(ring, Emitter::field(offset::RING_POSITION));
+        // mov gs:[ring + at], address
+        self.gs_operand(0x48, &[0x89], address, ring, at);
+        // mov dword gs:[ring + at + 8], site
+        self.gs_operand(0, &[0xc7], 0, ring, at + 8);
+        self.code.raw(&site.to_le_bytes());
+        self.code.load(address, Emitter::field(offset::REMAINING));
+        // mov dword gs:[ring + at + 12], address
+        self.gs_operand(0, &[0x89], address, ring, at + 12);
+        // lea ring, [ring + 16]
+        let rex = 0x48 | ((ring as u8 >> 3) * 5);
+        let low = ring as u8 & 7;
+        self.code.raw(&[rex, 0x8d, 0x40 | (low << 3) | low]);
+        if low == 4 {
+            self.code.raw(&[0x24]);
+        }
+        self.code.raw(&[16]);
+        self.code.store(Emitter::field(offset::RING_POSITION), ring);
+    }
+
+    /// An instruction with a `gs:[base + displacement]` operand.
+    fn gs_operand(&mut self, rex: u8, opcode: &[u8], field: Reg, base: Reg, displacement: u32) {
+        self.code.raw(&[0x65]);
+        let rex = rex | ((field as u8 >> 3) << 2) | (base as u8 >> 3);
+        if rex != 0 {
+            self.code.raw(&[0x40 | rex]);
+        }
+        self.code.raw(opcode);
+        self.code
+            .raw(&[0x80 | ((field as u8 & 7) << 3) | (base as u8 & 7)]);
+        if base & 7 == 4 {
+            self.code.raw(&[0x24]);
+        }
+        self.code.raw(&displacement.to_le_bytes());
+    }
+
+    /// Emits what lies behind the block: stubs and literals.
+    fn finish(mut self, decoded: &Decoded) -> Translation {
+        for stub in std::mem::take(&mut self.stubs) {
+            let here = self.code.here();
+            self.code.patch_rel32(stub.from, here);
+            if stub.restore_flags {
+                self.restore_flags();
+            }
+            self.leave(stub.kind, stub.pc, 0, stub.adjust);
+        }
+        self.index = self.length as u16;
+        let adjust = self.correction();
+        for (from, target) in std::mem::take(&mut self.direct) {
+            let here = self.code.here();
+            self.code.patch_rel32(from, here);
+            self.leave(ExitKind::Direct, target, from, adjust);
+        }
+        for (operand, value) in std::mem::take(&mut self.literals) {
+            let here = self.code.here();
+            self.code.patch_rel32(operand, here);
+            self.code.raw(&value.to_le_bytes());
+        }
+        let guest_length = decoded
+            .instructions
+            .last()
+            .map_or(0, |last| last.next_ip().wrapping_sub(self.pc));
+        Translation {
+            pc: self.pc,
+            guest_length: guest_length as u32,
+            after_hook: self.after_hook,
+            after_complex: self.after_complex,
+            instructions: decoded.instructions.len() as u32,
+            code: self.code,
+            map: self.map,
+            exits: self.exits,
+        }
+    }
+}
