@@ -7,6 +7,8 @@
 use clap::{Parser, Subcommand};
 
 mod commands;
+mod failure;
+mod reporting;
 
 /// Finds the data races in a Linux x86-64 program and says what each can do.
 #[derive(Parser)]
@@ -22,6 +24,7 @@ enum Command {
     Record(commands::record::Arguments),
     /// Run a recorded execution again, identical to the last register
     Replay(commands::replay::Arguments),
+    Report(commands::report::Arguments),
 }
 
 fn main() {
@@ -29,6 +32,7 @@ fn main() {
     let result = match &line.command {
         Command::Record(arguments) => commands::record::run(arguments),
         Command::Replay(arguments) => commands::replay::run(arguments),
+        Command::Report(arguments) => commands::report::run(arguments),
     };
     let code = result.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);

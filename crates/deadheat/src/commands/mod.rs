@@ -2,15 +2,11 @@
 
 pub mod record;
 pub mod replay;
+pub mod report;
 
+pub use crate::failure::Failure;
 use std::fmt;
 use vm::record::ProcessStatus;
-
-/// Why a command could not do what it was asked: a sentence and an exit code.
-pub struct Failure {
-    pub code: i32,
-    pub message: String,
-}
 
 impl Failure {
     /// The command line or a file given by the user is wrong.
