@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod commands;
 mod failure;
+mod monitored_build;
 mod reporting;
 
 /// Finds the data races in a Linux x86-64 program and says what each can do.
@@ -25,6 +26,16 @@ enum Command {
     /// Run a recorded execution again, identical to the last register
     Replay(commands::replay::Arguments),
     Report(commands::report::Arguments),
+    /// Compile C with monitors that find races while the program runs
+    Cc(commands::cc::Arguments),
+    /// Compile C++ with monitors that find races while the program runs
+    #[command(name = "c++")]
+    Cxx(commands::cc::Arguments),
+    /// Build, run or test a Rust package with monitors
+    Cargo(commands::cargo::Arguments),
+    /// Name the races in the log of a program with monitors
+    #[command(hide = true)]
+    IfrReport(commands::ifr_report::Arguments),
 }
 
 fn main() {
@@ -33,6 +44,10 @@ fn main() {
         Command::Record(arguments) => commands::record::run(arguments),
         Command::Replay(arguments) => commands::replay::run(arguments),
         Command::Report(arguments) => commands::report::run(arguments),
+        Command::Cc(arguments) => commands::cc::run(arguments, commands::cc::Language::C),
+        Command::Cxx(arguments) => commands::cc::run(arguments, commands::cc::Language::Cxx),
+        Command::Cargo(arguments) => commands::cargo::run(arguments),
+        Command::IfrReport(arguments) => commands::ifr_report::run(arguments),
     };
     let code = result.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);

@@ -488,9 +488,3 @@ extern "C" void dh_mark_placeholder(LLVMValueRef Fn) {
   F->addFnAttr(Attribute::NoUnwind);
   F->addFnAttr(Attribute::WillReturn);
 }
-
-extern "C" void dh_drop_tail(LLVMValueRef I) {
-  if (auto *Call = dyn_cast<CallInst>(unwrap(I)))
-    if (!Call->isMustTailCall())
-      Call->setTailCallKind(CallInst::TCK_None);
-}

@@ -315,6 +315,46 @@ fn is_hidden_release(name: &str) -> bool {
     EXACT.contains(&name) || PREFIX.iter().any(|prefix| name.starts_with(prefix))
 }
 
+/// Functions that release and do not acquire: later accesses stay in the sets.
+fn is_release_only(name: &str) -> bool {
+    const EXACT: &[&str] = &[
+        "pthread_mutex_unlock",
+        "pthread_rwlock_unlock",
+        "pthread_spin_unlock",
+        "pthread_cond_signal",
+        "pthread_cond_broadcast",
+        "pthread_create",
+        "sem_post",
+        "mtx_unlock",
+        "cnd_signal",
+        "cnd_broadcast",
+        "thrd_create",
+    ];
+    EXACT.contains(&name)
+}
+
+/// Functions that acquire and do not release: what is started goes on.
+fn is_acquire_only(name: &str) -> bool {
+    const EXACT: &[&str] = &[
+        "pthread_mutex_lock",
+        "pthread_mutex_trylock",
+        "pthread_mutex_timedlock",
+        "pthread_rwlock_rdlock",
+        "pthread_rwlock_wrlock",
+        "pthread_rwlock_tryrdlock",
+        "pthread_rwlock_trywrlock",
+        "pthread_spin_lock",
+        "pthread_spin_trylock",
+        "pthread_join",
+        "sem_wait",
+        "sem_trywait",
+        "mtx_lock",
+        "mtx_trylock",
+        "thrd_join",
+    ];
+    EXACT.contains(&name)
+}
+
 /// A symbol of Rust code: legacy mangling with its hash, or v0.
 pub fn is_rust_symbol(name: &str) -> bool {
     if name.starts_with("_R") {
@@ -418,6 +458,14 @@ fn of_call(call: LLVMValueRef, in_rust: bool) -> Effect {
             return effect;
         }
         if is_quiet_library(&name) {
+            return effect;
+        }
+        if is_release_only(&name) {
+            effect.kills_forward = true;
+            return effect;
+        }
+        if is_acquire_only(&name) {
+            effect.kills_backward = true;
             return effect;
         }
         if is_hidden_release(&name) || is_rust_symbol(&name) {

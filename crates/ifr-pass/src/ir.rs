@@ -137,18 +137,6 @@ pub fn set_mark(function: LLVMValueRef, mark: &str) {
     }
 }
 
-pub fn clear_mark(function: LLVMValueRef, mark: &str) {
-    // SAFETY: a live function; the key is passed with its length.
-    unsafe {
-        LLVMRemoveStringAttributeAtIndex(
-            function,
-            LLVMAttributeFunctionIndex,
-            mark.as_ptr().cast(),
-            mark.len() as u32,
-        );
-    }
-}
-
 fn attribute_kind(word: &str) -> u32 {
     // SAFETY: the word is passed with its length.
     unsafe { LLVMGetEnumAttributeKindForName(word.as_ptr().cast(), word.len()) }

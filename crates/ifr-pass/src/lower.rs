@@ -55,7 +55,7 @@ pub fn lower(module: LLVMModuleRef, _is_lto: bool) -> bool {
             void: LLVMVoidTypeInContext(context),
         }
     };
-    let mut changed = false;
+    let mut changed = lowering.name_the_tool();
     for function in ir::functions(module) {
         if ir::is_declaration(function) {
             continue;
@@ -127,6 +127,33 @@ fn is_wall(instruction: LLVMValueRef) -> bool {
 }
 
 impl Lowering {
+    /// Beside `main`: the path of the deadheat that will name the races.
+    fn name_the_tool(&self) -> bool {
+        let Some(path) = std::env::var_os("DEADHEAT_IFR_TOOL") else {
+            return false;
+        };
+        let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+        // SAFETY: a live module; the string is passed with its length.
+        unsafe {
+            let main = LLVMGetNamedFunction(self.module, c"main".as_ptr());
+            let known = LLVMGetNamedGlobal(self.module, c"__deadheat_ifr_tool".as_ptr());
+            if main.is_null() || ir::is_declaration(main) || !known.is_null() {
+                return false;
+            }
+            let context = LLVMGetModuleContext(self.module);
+            let text = LLVMConstStringInContext2(context, bytes.as_ptr().cast(), bytes.len(), 0);
+            let global = LLVMAddGlobal(
+                self.module,
+                LLVMTypeOf(text),
+                c"__deadheat_ifr_tool".as_ptr(),
+            );
+            LLVMSetInitializer(global, text);
+            LLVMSetGlobalConstant(global, 1);
+            LLVMSetLinkage(global, LLVMLinkage::LLVMExternalLinkage);
+        }
+        true
+    }
+
     fn number(&self, value: u64) -> LLVMValueRef {
         // SAFETY: a live type.
         unsafe { LLVMConstInt(self.i64, value, 0) }

@@ -17,7 +17,6 @@ use crate::effects::{self, Effect};
 use crate::shim::{self, Session};
 use crate::{ir, ranges};
 use inkwell::llvm_sys::LLVMOpcode;
-use inkwell::llvm_sys::core::*;
 use inkwell::llvm_sys::prelude::*;
 use std::collections::HashMap;
 
@@ -68,11 +67,6 @@ impl Set {
     pub fn meet(&mut self, other: &Set) {
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             *mine &= theirs;
-        }
-    }
-    pub fn join(&mut self, other: &Set) {
-        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
-            *mine |= theirs;
         }
     }
     pub fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
@@ -436,10 +430,4 @@ impl Regions {
         }
         reaches
     }
-}
-
-/// Whether a value is an instruction (and so has a place where it is defined).
-pub fn is_instruction(value: LLVMValueRef) -> bool {
-    // SAFETY: a live value; the cast is checked.
-    unsafe { !LLVMIsAInstruction(value).is_null() }
 }

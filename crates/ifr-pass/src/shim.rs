@@ -62,5 +62,4 @@ unsafe extern "C" {
     pub fn dh_set_location(instruction: LLVMValueRef, from: LLVMValueRef, function: LLVMValueRef);
     pub fn dh_forget_memory_facts(function: LLVMValueRef);
     pub fn dh_mark_placeholder(function: LLVMValueRef);
-    pub fn dh_drop_tail(call: LLVMValueRef);
 }

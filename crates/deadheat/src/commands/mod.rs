@@ -1,5 +1,8 @@
 //! One file per subcommand.
 
+pub mod cargo;
+pub mod cc;
+pub mod ifr_report;
 pub mod record;
 pub mod replay;
 pub mod report;
