@@ -158,9 +158,8 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     if let Some(path) = &arguments.json_file {
         let json = serde_json::to_string_pretty(&report)
             .map_err(|error| Failure::usage(format!("cannot write the report: {error}")))?;
-        std::fs::write(path, json + "\n").map_err(|error| {
-            Failure::usage(format!("cannot write {}: {error}", path.display()))
-        })?;
+        std::fs::write(path, json + "\n")
+            .map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))?;
     }
     Ok(0)
 }
