@@ -310,7 +310,11 @@ impl Lowering {
                 }
             }
             Some(Kind::Range) => {
-                let (_, end) = self.guard(last);
+                let (now, mut end) = self.guard(last);
+                let description = ir::constant(ir::operand(last, 4)).unwrap_or(0);
+                if description & describe::OFTEN_SHORT != 0 {
+                    end = self.unless_in_one_active_granule(now, last, description, end);
+                }
                 self.stand(end);
                 let mut arguments: Vec<_> = (0..5).map(|at| ir::operand(last, at)).collect();
                 self.call(function, c"__deadheat_ifr_range", &mut arguments, last);
@@ -330,6 +334,54 @@ impl Lowering {
         for &mark in group {
             // SAFETY: placeholders return nothing, so nobody uses them.
             unsafe { LLVMInstructionEraseFromParent(mark) };
+        }
+    }
+
+    /// A block that runs unless the walk lies within one granule whose monitor
+    /// is active already.
+    fn unless_in_one_active_granule(
+        &self,
+        now: LLVMValueRef,
+        mark: LLVMValueRef,
+        description: u64,
+        end: LLVMValueRef,
+    ) -> LLVMValueRef {
+        let (lo, length) = (ir::operand(mark, 0), ir::operand(mark, 1));
+        self.stand(end);
+        // SAFETY: 64-bit integers in scope at the builder; a length above 8,
+        // whose shift means nothing, goes to the call by the first test.
+        unsafe {
+            let b = self.builder;
+            let none = c"".as_ptr();
+            let place = LLVMBuildAnd(b, lo, self.number(7), none);
+            let past = LLVMBuildAdd(b, place, length, none);
+            let crosses =
+                LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntUGT, past, self.number(8), none);
+            let few = LLVMBuildAnd(b, length, self.number(15), none);
+            let above = LLVMBuildShl(b, self.number(1), few, none);
+            let ones = LLVMBuildSub(b, above, self.number(1), none);
+            let mut bytes = LLVMBuildShl(b, ones, place, none);
+            if description & describe::WRITE != 0 {
+                let written = LLVMBuildShl(b, bytes, self.number(8), none);
+                bytes = LLVMBuildOr(b, bytes, written, none);
+            }
+            let mask = LLVMBuildOr(b, bytes, self.number(!0xffff), none);
+            let chosen = LLVMBuildAnd(b, lo, self.number(SLOT_MASK), none);
+            let slot = LLVMBuildAdd(b, chosen, self.number(SLOT_BASE), none);
+            let slot = LLVMBuildIntToPtr(b, slot, self.pointer, none);
+            let held = LLVMBuildLoad2(b, self.i64, slot, none);
+            LLVMSetAlignment(held, 8);
+            let differs = LLVMBuildXor(b, held, now, none);
+            let missing = LLVMBuildAnd(b, differs, mask, none);
+            let inactive = LLVMBuildICmp(
+                b,
+                LLVMIntPredicate::LLVMIntNE,
+                missing,
+                self.number(0),
+                none,
+            );
+            let cold = LLVMBuildOr(b, crosses, inactive, none);
+            shim::dh_split_if(cold, end, 0)
         }
     }
 
@@ -353,40 +405,70 @@ impl Lowering {
         let cold_end = unsafe {
             let b = self.builder;
             let none = c"".as_ptr();
-            let wide = aligned && size.is_multiple_of(8) && size <= 32;
+            let fours = description & describe::ALIGNED_4 != 0 && size.is_multiple_of(4);
+            let wide = size > 8 && size <= placement::WIDEST && (fours || size.is_multiple_of(8));
             if !one && !wide {
                 end
             } else {
-                let chosen = LLVMBuildAnd(b, address, self.number(SLOT_MASK), none);
-                let slot = LLVMBuildAdd(b, chosen, self.number(SLOT_BASE), none);
-                let mut differs: LLVMValueRef = std::ptr::null_mut();
-                for granule in 0..size.div_ceil(8) {
-                    let at = if granule == 0 {
-                        slot
-                    } else {
-                        LLVMBuildAdd(b, slot, self.number(granule * 8), none)
-                    };
-                    let at = LLVMBuildIntToPtr(b, at, self.pointer, none);
-                    let held = LLVMBuildLoad2(b, self.i64, at, none);
+                let load = |place: LLVMValueRef| {
+                    let chosen = LLVMBuildAnd(b, place, self.number(SLOT_MASK), none);
+                    let slot = LLVMBuildAdd(b, chosen, self.number(SLOT_BASE), none);
+                    let slot = LLVMBuildIntToPtr(b, slot, self.pointer, none);
+                    let held = LLVMBuildLoad2(b, self.i64, slot, none);
                     LLVMSetAlignment(held, 8);
-                    let xor = LLVMBuildXor(b, held, now, none);
-                    differs = if differs.is_null() {
-                        xor
-                    } else {
-                        LLVMBuildOr(b, differs, xor, none)
-                    };
-                }
-                let owner = !0xffff_u64;
-                let mask = if aligned || size == 8 {
-                    let bytes = if size >= 8 { 0xff } else { (1 << size) - 1 };
-                    self.number(owner | bits(bytes))
-                } else {
-                    let place = LLVMBuildAnd(b, address, self.number(7), none);
-                    let bytes = self.number(bits((1 << size) - 1));
-                    let shifted = LLVMBuildShl(b, bytes, place, none);
-                    LLVMBuildOr(b, shifted, self.number(owner), none)
+                    LLVMBuildXor(b, held, now, none)
                 };
-                let missing = LLVMBuildAnd(b, differs, mask, none);
+                let owner = self.number(!0xffff_u64);
+                let below = |by: LLVMValueRef, up: bool| {
+                    // All bytes of a granule from a place on, or up to it.
+                    let all = self.number(0xff);
+                    let kept = if up {
+                        let wide = LLVMBuildShl(b, all, by, none);
+                        LLVMBuildAnd(b, wide, all, none)
+                    } else {
+                        LLVMBuildLShr(b, all, by, none)
+                    };
+                    let kept = if write {
+                        let written = LLVMBuildShl(b, kept, self.number(8), none);
+                        LLVMBuildOr(b, kept, written, none)
+                    } else {
+                        kept
+                    };
+                    LLVMBuildOr(b, kept, owner, none)
+                };
+                let whole = self.number(!0xffff_u64 | bits(0xff));
+                let missing = if one {
+                    let mask = if aligned || size == 8 {
+                        self.number(!0xffff_u64 | bits((1 << size) - 1))
+                    } else {
+                        let place = LLVMBuildAnd(b, address, self.number(7), none);
+                        let bytes = self.number(bits((1 << size) - 1));
+                        LLVMBuildOr(b, LLVMBuildShl(b, bytes, place, none), owner, none)
+                    };
+                    LLVMBuildAnd(b, load(address), mask, none)
+                } else if aligned && size.is_multiple_of(8) {
+                    let mut differs = load(address);
+                    for granule in 1..size / 8 {
+                        let place = LLVMBuildAdd(b, address, self.number(granule * 8), none);
+                        differs = LLVMBuildOr(b, differs, load(place), none);
+                    }
+                    LLVMBuildAnd(b, differs, whole, none)
+                } else {
+                    // The first granule from the address on, whole ones, and
+                    // the last up to the last byte, which may be the same.
+                    let place = LLVMBuildAnd(b, address, self.number(7), none);
+                    let mut missing = LLVMBuildAnd(b, load(address), below(place, true), none);
+                    for granule in 1..size / 8 {
+                        let place = LLVMBuildAdd(b, address, self.number(granule * 8), none);
+                        let part = LLVMBuildAnd(b, load(place), whole, none);
+                        missing = LLVMBuildOr(b, missing, part, none);
+                    }
+                    let last = LLVMBuildAdd(b, address, self.number(size - 1), none);
+                    let place = LLVMBuildAnd(b, last, self.number(7), none);
+                    let over = LLVMBuildXor(b, place, self.number(7), none);
+                    let part = LLVMBuildAnd(b, load(last), below(over, false), none);
+                    LLVMBuildOr(b, missing, part, none)
+                };
                 let cold = LLVMBuildICmp(
                     b,
                     LLVMIntPredicate::LLVMIntNE,

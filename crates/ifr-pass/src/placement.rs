@@ -13,11 +13,12 @@
 
 use crate::effects::Bulk;
 use crate::ranges::Extent;
-use crate::regions::{self, Must, Regions, Seen, Set};
+use crate::regions::{self, Location, Must, Regions, Set};
 use crate::shim::{self, Session};
 use crate::{effects, ir};
 use inkwell::llvm_sys::core::*;
 use inkwell::llvm_sys::prelude::*;
+use std::collections::HashMap;
 use std::ffi::CStr;
 use std::ptr::null_mut;
 
@@ -35,6 +36,10 @@ pub mod describe {
     pub const ONE_GRANULE: u64 = 1 << 18;
     /// Started after the definition of its address (section 3.6).
     pub const SHORT_SCOPE: u64 = 1 << 19;
+    /// The address is a multiple of 4.
+    pub const ALIGNED_4: u64 = 1 << 21;
+    /// A walk that is often only a few bytes long.
+    pub const OFTEN_SHORT: u64 = 1 << 20;
 }
 
 /// What is started at a point, by strength.
@@ -61,8 +66,8 @@ pub fn place(function: LLVMValueRef, session: Session) {
         at_each_access(&regions)
     };
     let emit = Emit::new(function);
-    for start in &starts {
-        emit.mark(start, &regions.locations[start.location]);
+    for group in join(&starts, &regions) {
+        emit.mark(&group);
     }
     for block in &regions.blocks {
         for step in &block.steps {
@@ -78,6 +83,79 @@ pub fn place(function: LLVMValueRef, session: Session) {
         emit.range(range);
     }
     emit.end();
+}
+
+/// Starts at one point on neighbouring bytes, as one.
+struct Joined {
+    at: LLVMValueRef,
+    location: Location,
+    alignment: u64,
+    write: bool,
+    short: bool,
+    /// The access whose line the report names.
+    from: LLVMValueRef,
+}
+
+/// Widest monitor that is checked inline, in bytes.
+pub const WIDEST: u64 = 32;
+
+/// Puts starts on neighbouring fields and elements together: the paper's one
+/// call for several variables, and one check for several bytes.
+fn join(starts: &[Start], regions: &Regions) -> Vec<Joined> {
+    let mut joined: Vec<Joined> = starts
+        .iter()
+        .map(|start| {
+            let seen = &regions.locations[start.location];
+            Joined {
+                at: start.at,
+                location: seen.location,
+                alignment: seen.alignment,
+                write: start.write,
+                short: start.short,
+                from: match seen.write {
+                    Some(write) if start.write => write,
+                    _ => seen.any,
+                },
+            }
+        })
+        .collect();
+    // Stable: groups keep the order of their points, members of a group stand
+    // by address.
+    let mut order: HashMap<LLVMValueRef, usize> = HashMap::new();
+    for (index, start) in starts.iter().enumerate() {
+        order.entry(start.at).or_insert(index);
+    }
+    joined.sort_by_key(|one| {
+        (
+            order[&one.at],
+            one.write,
+            one.location.base as usize,
+            one.location.index as usize,
+            one.location.scale,
+            one.location.offset,
+        )
+    });
+    let mut out: Vec<Joined> = Vec::new();
+    for next in joined {
+        if let Some(last) = out.last_mut() {
+            let (a, b) = (&last.location, &next.location);
+            let end = a.offset.saturating_add_unsigned(a.size);
+            let both_end = end.max(b.offset.saturating_add_unsigned(b.size));
+            let size = both_end.saturating_sub(a.offset).unsigned_abs();
+            if last.at == next.at
+                && last.write == next.write
+                && (a.base, a.index, a.scale) == (b.base, b.index, b.scale)
+                && b.offset <= end
+                && size <= WIDEST
+            {
+                last.location.size = size;
+                last.short &= next.short;
+                continue;
+            }
+        }
+        out.push(next);
+    }
+    out
 }
 
 /// A start right before each access: the fallback for huge functions.
@@ -352,8 +430,8 @@ impl Emit {
         }
     }
 
-    fn mark(&self, start: &Start, seen: &Seen) {
-        let location = &seen.location;
+    fn mark(&self, start: &Joined) {
+        let location = &start.location;
         self.stand(start.at);
         let mut address = self.integer(location.base);
         // SAFETY: all parts of the expression are in scope here: the sets lose
@@ -385,18 +463,17 @@ impl Emit {
         if start.short {
             description |= describe::SHORT_SCOPE;
         }
-        if location.size.is_power_of_two() && location.size <= 8 && seen.alignment >= location.size
+        if location.size.is_power_of_two() && location.size <= 8 && start.alignment >= location.size
         {
             description |= describe::ONE_GRANULE;
         }
-        if seen.alignment >= 8 {
+        if start.alignment >= 8 {
             description |= describe::ALIGNED_8;
         }
-        let from = match seen.write {
-            Some(write) if start.write => write,
-            _ => seen.any,
-        };
-        self.call(MARK, &mut [address, self.number(description)], from);
+        if start.alignment >= 4 {
+            description |= describe::ALIGNED_4;
+        }
+        self.call(MARK, &mut [address, self.number(description)], start.from);
     }
 
     fn bulk(&self, at: LLVMValueRef, bulk: &Bulk) {
@@ -462,6 +539,11 @@ impl Emit {
                     let length = unsafe {
                         let span = LLVMBuildSub(self.builder, end, *first, c"".as_ptr());
                         LLVMBuildAdd(self.builder, span, self.number(*size), c"".as_ptr())
+                    };
+                    // SAFETY: constants of one type.
+                    let description = unsafe {
+                        let flags = ir::constant(description).unwrap_or(0);
+                        LLVMConstInt(self.i64, flags | describe::OFTEN_SHORT, 0)
                     };
                     let mut arguments = [*first, length, none, none, description];
                     self.call(RANGE_MARK, &mut arguments, range.access);

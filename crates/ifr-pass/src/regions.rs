@@ -199,7 +199,7 @@ pub fn read(function: LLVMValueRef, session: Session) -> Regions {
         });
     }
     mark_heads(&mut cut, session);
-    let ranges = ranges::take(session, &mut all);
+    let ranges = ranges::take(session, module, &mut all);
 
     let mut numbers: HashMap<Location, usize> = HashMap::new();
     let mut locations: Vec<Seen> = Vec::new();
@@ -271,7 +271,7 @@ pub fn read(function: LLVMValueRef, session: Session) -> Regions {
     regions
 }
 
-fn locate(pointer: LLVMValueRef, module: LLVMModuleRef, size: u64) -> Location {
+pub fn locate(pointer: LLVMValueRef, module: LLVMModuleRef, size: u64) -> Location {
     let mut location = Location {
         base: pointer,
         index: std::ptr::null_mut(),

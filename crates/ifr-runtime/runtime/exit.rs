@@ -32,7 +32,11 @@ static ENVIRONMENT: AtomicPtr<*const u8> = AtomicPtr::new(core::ptr::null_mut())
 #[unsafe(link_section = ".preinit_array")]
 static START: unsafe extern "C" fn(c_int, *const *const u8, *const *const u8) = start;
 
-unsafe extern "C" fn start(_count: c_int, arguments: *const *const u8, environment: *const *const u8) {
+unsafe extern "C" fn start(
+    _count: c_int,
+    arguments: *const *const u8,
+    environment: *const *const u8,
+) {
     ENVIRONMENT.store(environment.cast_mut(), Ordering::Relaxed);
     // SAFETY: the environment is a list of strings that ends in a null.
     unsafe {
@@ -212,13 +216,17 @@ fn write_log(fd: i32, end: End) {
     };
     // Arguments end in zeros; a line break inside one would end the line.
     log.str("arguments ");
-    copy(&mut log, c"/proc/self/cmdline", |byte| if byte == b'\n' { b' ' } else { byte });
+    copy(&mut log, c"/proc/self/cmdline", |byte| {
+        if byte == b'\n' { b' ' } else { byte }
+    });
     log.str("\n");
     match end {
         End::Code(code) => log.str("exit ").number((code & 0xff) as u64).str("\n"),
         End::Signal(signal) => log.str("signal ").number(signal as u64).str("\n"),
     };
-    log.str("monitors ").number(threads::monitors_started()).str("\n");
+    log.str("monitors ")
+        .number(threads::monitors_started())
+        .str("\n");
     log.str("lost ").number(races::lost()).str("\n");
     log.str("unmonitored-threads ")
         .number(u64::from(threads::UNMONITORED.load(Ordering::Relaxed)))
@@ -226,7 +234,9 @@ fn write_log(fd: i32, end: End) {
     log.str("sample ")
         .number(u64::from(options::SAMPLE.load(Ordering::Relaxed)))
         .str("\n");
-    log.str("cap ").number(u64::from(options::CAP.load(Ordering::Relaxed))).str("\n");
+    log.str("cap ")
+        .number(u64::from(options::CAP.load(Ordering::Relaxed)))
+        .str("\n");
     foreign::write(&mut log);
     for record in races::records() {
         log.str("race ")
@@ -285,10 +295,18 @@ fn run_tool(log: i32) -> bool {
 fn tell_plainly() {
     let mut out = Text::to(2);
     for (number, record) in races::records().iter().enumerate() {
-        out.str("==================\ndata race #").number(number as u64 + 1).str("\n");
+        out.str("==================\ndata race #")
+            .number(number as u64 + 1)
+            .str("\n");
         for (which, side) in record.sides.iter().enumerate() {
             out.str(if which == 0 { "  " } else { "  previous " })
-                .str(if side.freed { "free" } else if side.write { "write" } else { "read" })
+                .str(if side.freed {
+                    "free"
+                } else if side.write {
+                    "write"
+                } else {
+                    "read"
+                })
                 .str(" of ")
                 .number(u64::from(side.size))
                 .str(" bytes at ")

@@ -48,9 +48,24 @@ const EXECUTABLE: u32 = 1;
 
 /// By the start of the file name.
 const TRUSTED: &[&[u8]] = &[
-    b"libc.so", b"libm.so", b"ld-linux", b"libpthread", b"libdl.so", b"librt.so", b"libgcc_s",
-    b"libstdc++", b"linux-vdso", b"libresolv", b"libcrypt.so", b"libutil.so", b"libz.so",
-    b"libbz2", b"liblzma", b"libzstd.so", b"libnss_", b"libatomic.so",
+    b"libc.so",
+    b"libm.so",
+    b"ld-linux",
+    b"libpthread",
+    b"libdl.so",
+    b"librt.so",
+    b"libgcc_s",
+    b"libstdc++",
+    b"linux-vdso",
+    b"libresolv",
+    b"libcrypt.so",
+    b"libutil.so",
+    b"libz.so",
+    b"libbz2",
+    b"liblzma",
+    b"libzstd.so",
+    b"libnss_",
+    b"libatomic.so",
 ];
 
 const MOST: usize = 64;
@@ -72,10 +87,18 @@ fn has_locked_instruction(code: &[u8]) -> bool {
             return false;
         }
         // An operand-size or REX prefix may stand between.
-        let (first, second) = if a == 0x66 || a & 0xf0 == 0x40 { (b, c) } else { (a, b) };
+        let (first, second) = if a == 0x66 || a & 0xf0 == 0x40 {
+            (b, c)
+        } else {
+            (a, b)
+        };
         matches!(first, 0x00..=0x01 | 0x08..=0x09 | 0x20..=0x21 | 0x28..=0x29 | 0x30..=0x31
             | 0x80 | 0x81 | 0x83 | 0xf6 | 0xf7 | 0xfe | 0xff)
-            || (first == 0x0f && matches!(second, 0xb0 | 0xb1 | 0xc0 | 0xc1 | 0xc7 | 0xab | 0xb3 | 0xba | 0xbb))
+            || (first == 0x0f
+                && matches!(
+                    second,
+                    0xb0 | 0xb1 | 0xc0 | 0xc1 | 0xc7 | 0xab | 0xb3 | 0xba | 0xbb
+                ))
     })
 }
 
@@ -84,7 +107,8 @@ unsafe extern "C" fn look(info: *const Info, _: usize, _: *mut c_void) -> c_int 
     // stay while the module is loaded.
     unsafe {
         let info = &*info;
-        let path = core::slice::from_raw_parts(info.name.cast::<u8>(), text::length(info.name.cast()));
+        let path =
+            core::slice::from_raw_parts(info.name.cast::<u8>(), text::length(info.name.cast()));
         // The executable itself has no name here, nor does the vdso on some.
         if path.is_empty() {
             return 0;
@@ -111,7 +135,13 @@ unsafe extern "C" fn look(info: *const Info, _: usize, _: *mut c_void) -> c_int 
         let foreign = locked && !monitored;
         name_at.store(info.name.cast_mut().cast(), Ordering::Relaxed);
         kind_at.store(
-            if foreign { 2 } else if trusted { 1 } else { 0 },
+            if foreign {
+                2
+            } else if trusted {
+                1
+            } else {
+                0
+            },
             Ordering::Relaxed,
         );
         COUNT.store(at + 1, Ordering::Relaxed);
@@ -137,7 +167,11 @@ pub fn prepare() {
 
 /// What was found, for the log.
 pub fn write(log: &mut Text) {
-    for (name, kind) in NAMES.iter().zip(&IS_FOREIGN).take(COUNT.load(Ordering::Relaxed)) {
+    for (name, kind) in NAMES
+        .iter()
+        .zip(&IS_FOREIGN)
+        .take(COUNT.load(Ordering::Relaxed))
+    {
         let kind: &str = match kind.load(Ordering::Relaxed) {
             2 => "foreign ",
             1 => "trusted ",
@@ -163,7 +197,9 @@ unsafe extern "C" fn search(info: *const Info, _: usize, data: *mut c_void) -> c
         let (info, search) = (&*info, &mut *data.cast::<Search>());
         for header in core::slice::from_raw_parts(info.headers, info.count as usize) {
             let start = info.base + header.address as usize;
-            if header.kind == LOAD && (start..start + header.memory_size as usize).contains(&search.address) {
+            if header.kind == LOAD
+                && (start..start + header.memory_size as usize).contains(&search.address)
+            {
                 search.base = info.base;
                 search.name = info.name.cast();
                 search.found = true;
@@ -191,7 +227,11 @@ pub fn name(out: &mut Text, address: usize) {
     // SAFETY: the loader's own string.
     let path = unsafe { core::slice::from_raw_parts(state.name, text::length(state.name)) };
     let name = base_name(path);
-    out.bytes(if name.is_empty() { b"the program" } else { name })
-        .str("+")
-        .hex((address - state.base) as u64);
+    out.bytes(if name.is_empty() {
+        b"the program"
+    } else {
+        name
+    })
+    .str("+")
+    .hex((address - state.base) as u64);
 }

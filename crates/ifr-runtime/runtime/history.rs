@@ -117,7 +117,9 @@ impl History {
         let last = &self.chains[serial as usize % CHAINS];
         let here = (&raw const serial) as usize;
         let (mut returns_to, mut parent) = (0, 0);
-        if frame > here && frame < stack_top.saturating_sub(16) && frame & 7 == 0
+        if frame > here
+            && frame < stack_top.saturating_sub(16)
+            && frame & 7 == 0
             && stack_top - here < 64 << 20
         {
             // SAFETY: inside this thread's stack, above the stack pointer.
@@ -151,7 +153,15 @@ impl History {
     }
 
     /// Remembers that `site` started a monitor on the granule.
-    pub fn note(&self, granule: usize, site: usize, frame: usize, stack_top: usize, size: u32, write: bool) {
+    pub fn note(
+        &self,
+        granule: usize,
+        site: usize,
+        frame: usize,
+        stack_top: usize,
+        size: u32,
+        write: bool,
+    ) {
         let chain = self.chain(frame, stack_top);
         let entry = &self.recent[place(granule)];
         entry.granule.store(0, Ordering::Relaxed);
@@ -164,16 +174,25 @@ impl History {
     }
 
     /// Remembers a walk over `lo..hi`.
-    pub fn note_walk(&self, lo: usize, hi: usize, site: usize, frame: usize, stack_top: usize, write: bool) {
+    pub fn note_walk(
+        &self,
+        lo: usize,
+        hi: usize,
+        site: usize,
+        frame: usize,
+        stack_top: usize,
+        write: bool,
+    ) {
         let chain = self.chain(frame, stack_top);
         let at = self.walks.load(Ordering::Relaxed);
         let entry = &self.walked[at % WALKS];
         entry.hi.store(0, Ordering::Relaxed);
         entry.lo.store(lo, Ordering::Relaxed);
         entry.site.store(site, Ordering::Relaxed);
-        entry
-            .rest
-            .store(u64::from(chain) << 32 | u64::from(write) << 16, Ordering::Relaxed);
+        entry.rest.store(
+            u64::from(chain) << 32 | u64::from(write) << 16,
+            Ordering::Relaxed,
+        );
         entry.hi.store(hi, Ordering::Release);
         self.walks.store(at.wrapping_add(1), Ordering::Release);
     }

@@ -59,7 +59,11 @@ impl Real {
             } else {
                 core::ptr::null_mut()
             };
-            if new.is_null() { dlsym(NEXT, self.name.as_ptr()) } else { new }
+            if new.is_null() {
+                dlsym(NEXT, self.name.as_ptr())
+            } else {
+                new
+            }
         };
         if found.is_null() {
             missing(self.name);
@@ -348,7 +352,8 @@ unsafe extern "C" fn pthread_create(
     routine: *mut c_void,
     argument: *mut c_void,
 ) -> c_int {
-    type Create = unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void, *mut c_void) -> c_int;
+    type Create =
+        unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void, *mut c_void) -> c_int;
     let frame = asker!();
     // SAFETY: the real pthread_create.
     let real: Create = unsafe { core::mem::transmute(CREATE.get()) };
@@ -532,11 +537,13 @@ unsafe extern "C" fn sample(_: *mut c_void) -> *mut c_void {
 
 /// Starts the thread that opens and closes windows, once it is needed.
 fn sampler() {
-    let wanted = options::SAMPLE.load(Ordering::Relaxed) < 100 || options::CAP.load(Ordering::Relaxed) != 0;
+    let wanted =
+        options::SAMPLE.load(Ordering::Relaxed) < 100 || options::CAP.load(Ordering::Relaxed) != 0;
     if !wanted || !threads::is_ready() || SAMPLING.swap(true, Ordering::Relaxed) {
         return;
     }
-    type Create = unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void, *mut c_void) -> c_int;
+    type Create =
+        unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void, *mut c_void) -> c_int;
     let mut handle = 0usize;
     let (all, mut before) = ([u64::MAX; 16], [0u64; 16]);
     // SAFETY: the real functions; the thread never touches the program's data
@@ -544,7 +551,12 @@ fn sampler() {
     unsafe {
         let create: Create = core::mem::transmute(CREATE.get());
         pthread_sigmask(0, all.as_ptr(), before.as_mut_ptr());
-        create((&raw mut handle).cast(), core::ptr::null(), sample as *mut c_void, core::ptr::null_mut());
+        create(
+            (&raw mut handle).cast(),
+            core::ptr::null(),
+            sample as *mut c_void,
+            core::ptr::null_mut(),
+        );
         pthread_sigmask(2, before.as_ptr(), core::ptr::null_mut());
     }
 }

@@ -39,6 +39,9 @@ mod threads;
 
 #[panic_handler]
 fn no_panic(_: &core::panic::PanicInfo) -> ! {
-    sys::write_all(2, b"deadheat: the monitor run-time met a defect of its own\n");
+    sys::write_all(
+        2,
+        b"deadheat: the monitor run-time met a defect of its own\n",
+    );
     sys::exit_group(70)
 }

@@ -17,6 +17,10 @@ const MANY: u8 = 255;
 pub const WRITE: u64 = 1 << 16;
 pub const SHORT_SCOPE: u64 = 1 << 19;
 
+/// Of the weak monitors on what another thread used last, one in so many is
+/// published.
+const PUBLISHED: u64 = 8;
+
 /// Who asks, from where.
 #[derive(Clone, Copy)]
 pub struct Asker {
@@ -33,7 +37,16 @@ fn active(held: u64) -> bool {
 
 #[cold]
 #[inline(never)]
-fn report(thread: &Thread, address: usize, size: u32, write: bool, freed: bool, asker: Asker, held: u64, walked: bool) {
+fn report(
+    thread: &Thread,
+    address: usize,
+    size: u32,
+    write: bool,
+    freed: bool,
+    asker: Asker,
+    held: u64,
+    walked: bool,
+) {
     let mut mine = Side::UNKNOWN;
     mine.site = asker.site;
     mine.write = write;
@@ -52,7 +65,11 @@ fn report(thread: &Thread, address: usize, size: u32, write: bool, freed: bool, 
     theirs.created_at = other.created_at;
     if !other.history.find(address, walked, &mut theirs) {
         theirs.size = 0;
-        theirs.write = if walked { held & WRITTEN != 0 } else { held >> 8 & 0xff != 0 };
+        theirs.write = if walked {
+            held & WRITTEN != 0
+        } else {
+            held >> 8 & 0xff != 0
+        };
     }
     // The entry may be of a later, weaker monitor than the one in the slot; a
     // pair of reads is no race, and the slot says what was there.
@@ -71,7 +88,15 @@ fn use_page(user: &AtomicU8, me: u8) {
 
 /// One granule; `bytes` is the mask of those accessed.
 #[inline]
-unsafe fn granule(thread: &Thread, now: u64, address: usize, bytes: u64, write: bool, size: u32, asker: Asker) {
+unsafe fn granule(
+    thread: &Thread,
+    now: u64,
+    address: usize,
+    bytes: u64,
+    write: bool,
+    size: u32,
+    asker: Asker,
+) {
     // SAFETY: the tables are reserved while any `now` is not 0.
     let (slot, (slot_user, line_user)) = unsafe { (shadow::slot(address), shadow::page(address)) };
     let me = (now >> 56) as u8;
@@ -100,18 +125,50 @@ unsafe fn granule(thread: &Thread, now: u64, address: usize, bytes: u64, write: 
         }
         slot.store(held | need, Ordering::Relaxed);
     } else {
-        let clash = if write { held & bytes } else { held >> 8 & bytes };
-        if clash & 0xff != 0 && (held >> 56) as u8 != me && active(held) {
+        let clash = if write {
+            held & bytes
+        } else {
+            held >> 8 & bytes
+        };
+        let owner = (held >> 56) as u8;
+        if clash & 0xff != 0 && owner != me && active(held) {
             report(thread, address, size, write, false, asker, held, false);
+        }
+        // What many threads only read would go back and forth between their
+        // caches with every monitor: all of them check, few publish.
+        if !write
+            && owner != me
+            && owner != 0
+            && !thread
+                .started
+                .load(Ordering::Relaxed)
+                .is_multiple_of(PUBLISHED)
+        {
+            return;
         }
         slot.store(now & !0xffff | need, Ordering::Relaxed);
     }
     use_page(slot_user, me);
-    thread.history.note(address, asker.site, asker.frame, thread.stack_top, size, write);
+    thread.history.note(
+        address,
+        asker.site,
+        asker.frame,
+        thread.stack_top,
+        size,
+        write,
+    );
 }
 
 /// Granule by granule over `lo..hi`.
-unsafe fn granules(thread: &Thread, now: u64, lo: usize, hi: usize, write: bool, size: u32, asker: Asker) {
+unsafe fn granules(
+    thread: &Thread,
+    now: u64,
+    lo: usize,
+    hi: usize,
+    write: bool,
+    size: u32,
+    asker: Asker,
+) {
     let mut at = lo;
     while at < hi {
         let end = ((at | 7) + 1).min(hi);
@@ -150,19 +207,30 @@ pub fn start(address: usize, description: u64, asker: Asker) {
     let Some(thread) = threads::current() else {
         return;
     };
-    if now == 0 || thread.busy.swap(true, Ordering::Relaxed) {
+    if now == 0 || thread.enter_busy() {
         return;
     }
     if description & SHORT_SCOPE == 0 || within_cap(thread, now, asker.site) {
         let size = (description & 0xffff) as usize;
         let write = description & WRITE != 0;
-        thread.started.store(thread.started.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        thread.started.store(
+            thread.started.load(Ordering::Relaxed) + 1,
+            Ordering::Relaxed,
+        );
         // SAFETY: `now` is not 0, so the tables are reserved.
         unsafe {
             if address & 7 == 0 && size == 8 {
                 granule(thread, now, address, 0xff, write, 8, asker);
             } else {
-                granules(thread, now, address, address.wrapping_add(size), write, size as u32, asker);
+                granules(
+                    thread,
+                    now,
+                    address,
+                    address.wrapping_add(size),
+                    write,
+                    size as u32,
+                    asker,
+                );
             }
         }
     }
@@ -170,7 +238,15 @@ pub fn start(address: usize, description: u64, asker: Asker) {
 }
 
 /// Slots of others in `lo..hi` of one page, against a range.
-unsafe fn scan_slots(thread: &Thread, now: u64, lo: usize, hi: usize, write: bool, freed: bool, asker: Asker) {
+unsafe fn scan_slots(
+    thread: &Thread,
+    now: u64,
+    lo: usize,
+    hi: usize,
+    write: bool,
+    freed: bool,
+    asker: Asker,
+) {
     let me = (now >> 56) as u8;
     let mut at = lo & !7;
     while at < hi {
@@ -179,7 +255,16 @@ unsafe fn scan_slots(thread: &Thread, now: u64, lo: usize, hi: usize, write: boo
         if held != 0 {
             let clash = if write { held & 0xff } else { held >> 8 & 0xff };
             if clash != 0 && (held >> 56) as u8 != me && active(held) {
-                report(thread, at, (hi - lo).min(u32::MAX as usize) as u32, write, freed, asker, held, false);
+                report(
+                    thread,
+                    at,
+                    (hi - lo).min(u32::MAX as usize) as u32,
+                    write,
+                    freed,
+                    asker,
+                    held,
+                    false,
+                );
             }
         }
         at += 8;
@@ -270,17 +355,38 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
         return;
     };
     // Nothing that a program can access is as long as half the address space.
-    if now == 0 || length == 0 || length > 1 << 46 || thread.busy.swap(true, Ordering::Relaxed) {
+    if now == 0 || length == 0 || length > 1 << 46 || thread.enter_busy() {
         return;
     }
     if within_cap(thread, now, asker.site) {
         let write = description & WRITE != 0;
-        thread.started.store(thread.started.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        thread.started.store(
+            thread.started.load(Ordering::Relaxed) + 1,
+            Ordering::Relaxed,
+        );
+        if length <= 16 && rows == 0 {
+            // SAFETY: `now` is not 0, so the tables are reserved.
+            unsafe {
+                granules(
+                    thread,
+                    now,
+                    lo,
+                    lo.wrapping_add(length),
+                    write,
+                    length as u32,
+                    asker,
+                );
+            }
+            thread.busy.store(false, Ordering::Relaxed);
+            return;
+        }
         let count = rows.max(1);
         let end = lo
             .wrapping_add(stride.wrapping_mul(count - 1))
             .wrapping_add(length);
-        thread.history.note_walk(lo, end, asker.site, asker.frame, thread.stack_top, write);
+        thread
+            .history
+            .note_walk(lo, end, asker.site, asker.frame, thread.stack_top, write);
         let mut at = lo;
         for _ in 0..count {
             // SAFETY: `now` is not 0, so the tables are reserved.
@@ -321,7 +427,7 @@ pub fn free(address: usize, size: usize, asker: Asker) {
     let Some(thread) = threads::current() else {
         return;
     };
-    if now == 0 || thread.busy.swap(true, Ordering::Relaxed) {
+    if now == 0 || thread.enter_busy() {
         threads::release();
         return;
     }
@@ -334,7 +440,10 @@ pub fn free(address: usize, size: usize, asker: Asker) {
         // SAFETY: `now` is not 0, so the tables are reserved.
         unsafe {
             let (slot_user, line_user) = shadow::page(page);
-            let (single, ranged) = (slot_user.load(Ordering::Relaxed), line_user.load(Ordering::Relaxed));
+            let (single, ranged) = (
+                slot_user.load(Ordering::Relaxed),
+                line_user.load(Ordering::Relaxed),
+            );
             if single != 0 && single != me {
                 scan_slots(thread, now, page, end, true, true, asker);
             }
@@ -346,7 +455,16 @@ pub fn free(address: usize, size: usize, asker: Asker) {
                 while at < end {
                     let held = shadow::line(at).load(Ordering::Relaxed);
                     if held != 0 && at >= address && (held >> 56) as u8 != me && active(held) {
-                        report(thread, at, size.min(u32::MAX as usize) as u32, true, true, asker, held, true);
+                        report(
+                            thread,
+                            at,
+                            size.min(u32::MAX as usize) as u32,
+                            true,
+                            true,
+                            asker,
+                            held,
+                            true,
+                        );
                     }
                     at += 64;
                 }

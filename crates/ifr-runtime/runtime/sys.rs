@@ -22,7 +22,11 @@ pub const PAGE: usize = 4096;
 pub fn map(bytes: usize) -> *mut u8 {
     // SAFETY: an anonymous mapping at an address of the kernel's choice.
     let at = unsafe { call(9, [0, bytes, 3, 0x22, usize::MAX, 0]) };
-    if at < 0 { core::ptr::null_mut() } else { at as *mut u8 }
+    if at < 0 {
+        core::ptr::null_mut()
+    } else {
+        at as *mut u8
+    }
 }
 
 /// Reserves `bytes` at exactly `at`, zero-filled on demand and not counted as
@@ -47,7 +51,12 @@ pub fn reserve(at: usize, bytes: usize) -> bool {
 pub fn write_all(fd: i32, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         // SAFETY: the slice is readable.
-        let done = unsafe { call(1, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) };
+        let done = unsafe {
+            call(
+                1,
+                [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0],
+            )
+        };
         if done == -4 {
             continue;
         }
@@ -62,13 +71,26 @@ pub fn write_all(fd: i32, mut bytes: &[u8]) {
 pub fn read_file(path: &core::ffi::CStr, buffer: &mut [u8]) -> usize {
     // SAFETY: the path ends in a zero; the buffer is writable for its length.
     unsafe {
-        let fd = call(257, [-100isize as usize, path.as_ptr() as usize, 0o2000000, 0, 0, 0]);
+        let fd = call(
+            257,
+            [
+                -100isize as usize,
+                path.as_ptr() as usize,
+                0o2000000,
+                0,
+                0,
+                0,
+            ],
+        );
         if fd < 0 {
             return 0;
         }
         let mut total = 0;
         while let Some(rest) = buffer.get_mut(total..).filter(|rest| !rest.is_empty()) {
-            let got = call(0, [fd as usize, rest.as_mut_ptr() as usize, rest.len(), 0, 0, 0]);
+            let got = call(
+                0,
+                [fd as usize, rest.as_mut_ptr() as usize, rest.len(), 0, 0, 0],
+            );
             if got == -4 {
                 continue;
             }
@@ -128,7 +150,12 @@ pub fn close(fd: i32) {
 
 /// Runs a program with `stdin` as its standard input, waits for it, and gives
 /// its exit code; None if it could not be run.
-pub fn run(path: *const u8, arguments: &[*const u8], environment: *const *const u8, stdin: i32) -> Option<i32> {
+pub fn run(
+    path: *const u8,
+    arguments: &[*const u8],
+    environment: *const *const u8,
+    stdin: i32,
+) -> Option<i32> {
     // SAFETY: the child does nothing but system calls before it becomes
     // another program; `arguments` ends in a null; fork, not vfork, so that it
     // touches nothing of ours.
@@ -140,13 +167,36 @@ pub fn run(path: *const u8, arguments: &[*const u8], environment: *const *const 
         }
         if child == 0 {
             call(33, [stdin as usize, 0, 0, 0, 0, 0]);
-            call(59, [path as usize, arguments.as_ptr() as usize, environment as usize, 0, 0, 0]);
+            call(
+                59,
+                [
+                    path as usize,
+                    arguments.as_ptr() as usize,
+                    environment as usize,
+                    0,
+                    0,
+                    0,
+                ],
+            );
             exit_group(127);
         }
         let mut status = 0i32;
         // __WALL: also children that do not signal.
-        while call(61, [child as usize, (&raw mut status) as usize, 0x4000_0000, 0, 0, 0]) == -4 {}
-        (status & 0x7f == 0).then_some(status >> 8 & 0xff).filter(|code| *code != 127)
+        while call(
+            61,
+            [
+                child as usize,
+                (&raw mut status) as usize,
+                0x4000_0000,
+                0,
+                0,
+                0,
+            ],
+        ) == -4
+        {}
+        (status & 0x7f == 0)
+            .then_some(status >> 8 & 0xff)
+            .filter(|code| *code != 127)
     }
 }
 
@@ -159,7 +209,17 @@ pub fn die_of(signal: i32) -> ! {
     unsafe {
         call(13, [signal as usize, default.as_ptr() as usize, 0, 8, 0, 0]);
         call(14, [1, (&raw const unblock) as usize, 0, 8, 0, 0]);
-        call(234, [process_id() as usize, thread_id() as usize, signal as usize, 0, 0, 0]);
+        call(
+            234,
+            [
+                process_id() as usize,
+                thread_id() as usize,
+                signal as usize,
+                0,
+                0,
+                0,
+            ],
+        );
     }
     exit_group(128 + signal)
 }

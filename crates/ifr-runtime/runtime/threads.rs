@@ -78,6 +78,17 @@ pub struct Thread {
     pub created_at: [usize; 8],
 }
 
+impl Thread {
+    /// Marks the record as in use; true if it was already. Only this thread
+    /// and its signal handlers write the mark, so no locked exchange is needed.
+    #[inline]
+    pub fn enter_busy(&self) -> bool {
+        let before = self.busy.load(Ordering::Relaxed);
+        self.busy.store(true, Ordering::Relaxed);
+        before
+    }
+}
+
 struct Registry {
     threads: [AtomicPtr<Thread>; MOST],
     used: [AtomicBool; MOST],
@@ -127,7 +138,13 @@ pub fn current() -> Option<&'static mut Thread> {
 /// The record of thread `number`, for reading its history.
 pub fn other(number: usize) -> Option<&'static Thread> {
     // SAFETY: records are never unmapped.
-    unsafe { REGISTRY.threads.get(number)?.load(Ordering::Acquire).as_ref() }
+    unsafe {
+        REGISTRY
+            .threads
+            .get(number)?
+            .load(Ordering::Acquire)
+            .as_ref()
+    }
 }
 
 /// Reserves the shadow. Without it nothing is monitored.
@@ -182,19 +199,30 @@ pub fn enter(stack_top: usize, created_at: &[usize; 8]) {
     unsafe {
         (*record).number = number;
         (*record).stack_top = stack_top;
-        (*record).kernel_id.store(sys::thread_id(), Ordering::Relaxed);
-        (*record).local.store(core::ptr::from_ref(local).cast_mut(), Ordering::Relaxed);
+        (*record)
+            .kernel_id
+            .store(sys::thread_id(), Ordering::Relaxed);
+        (*record)
+            .local
+            .store(core::ptr::from_ref(local).cast_mut(), Ordering::Relaxed);
         (*record).busy.store(false, Ordering::Relaxed);
         (*record).created_at = *created_at;
     }
     REGISTRY.threads[number].store(record, Ordering::Release);
     let word = &WORDS[number].word;
     let epoch = word.load(Ordering::Relaxed) >> 16 & 0xff_ffff_ffff;
-    word.store((number as u64) << 56 | (epoch + 1) << 16 | 0xffff, Ordering::Release);
-    local.word.store(core::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
+    word.store(
+        (number as u64) << 56 | (epoch + 1) << 16 | 0xffff,
+        Ordering::Release,
+    );
+    local
+        .word
+        .store(core::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
     local.thread.store(record, Ordering::Relaxed);
     if LIVE.load(Ordering::Relaxed) > 1 && WINDOW.load(Ordering::Relaxed) {
-        local.now.store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+        local
+            .now
+            .store(word.load(Ordering::Relaxed), Ordering::Relaxed);
     }
     drop(held);
 }
@@ -265,9 +293,10 @@ fn each(mut work: impl FnMut(usize, &Local)) {
 fn wake_all() {
     if WINDOW.load(Ordering::Relaxed) {
         each(|number, local| {
-            local
-                .now
-                .store(WORDS[number].word.load(Ordering::Relaxed), Ordering::Relaxed);
+            local.now.store(
+                WORDS[number].word.load(Ordering::Relaxed),
+                Ordering::Relaxed,
+            );
         });
     }
 }
