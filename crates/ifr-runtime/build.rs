@@ -37,6 +37,7 @@ fn main() {
             "-Cforce-unwind-tables=yes",
             "-Cembed-bitcode=no",
         ])
+        .arg("--remap-path-prefix=runtime=deadheat/ifr-runtime")
         .arg("-o")
         .arg(&object)
         .arg(Path::new("runtime").join("lib.rs"))

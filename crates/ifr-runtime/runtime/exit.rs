@@ -172,9 +172,7 @@ pub fn tell(end: End) -> c_int {
 
 fn write_side(log: &mut Text, side: &Side) {
     log.str("side ")
-        .str(if side.site == 0 {
-            "unknown"
-        } else if side.freed {
+        .str(if side.freed {
             "free"
         } else if side.write {
             "write"

@@ -11,12 +11,14 @@
 //! Libraries that are known to synchronise only by interposed functions or only
 //! inside themselves are trusted; the report names them.
 
+use crate::sys;
 use crate::text::{self, Text};
 use core::ffi::{c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 
 unsafe extern "C" {
     static __deadheat_ifr_foreign: AtomicU8;
+    fn __deadheat_ifr_release();
     fn dl_iterate_phdr(
         visit: unsafe extern "C" fn(*const Info, usize, *mut c_void) -> c_int,
         data: *mut c_void,
@@ -121,7 +123,7 @@ unsafe extern "C" fn look(info: *const Info, _: usize, _: *mut c_void) -> c_int 
         let trusted = TRUSTED.iter().any(|known| name.starts_with(known));
         let headers = core::slice::from_raw_parts(info.headers, info.count as usize);
         let mut locked = false;
-        let mut monitored = false;
+        let monitored = is_monitored(info);
         for header in headers {
             if header.kind == LOAD && header.flags & EXECUTABLE != 0 && !trusted {
                 let code = core::slice::from_raw_parts(
@@ -130,7 +132,6 @@ unsafe extern "C" fn look(info: *const Info, _: usize, _: *mut c_void) -> c_int 
                 );
                 locked |= has_locked_instruction(code);
             }
-            monitored |= header.kind == NOTE && has_our_note(info.base, header);
         }
         let foreign = locked && !monitored;
         name_at.store(info.name.cast_mut().cast(), Ordering::Relaxed);
@@ -146,23 +147,219 @@ unsafe extern "C" fn look(info: *const Info, _: usize, _: *mut c_void) -> c_int 
         );
         COUNT.store(at + 1, Ordering::Relaxed);
         if foreign {
+            for header in headers {
+                if header.kind == LOAD && header.flags & EXECUTABLE != 0 {
+                    let next = FOREIGN_COUNT.load(Ordering::Relaxed);
+                    if let Some((lo, hi)) = FOREIGN_CODE.get(next) {
+                        let start = info.base + header.address as usize;
+                        lo.store(start, Ordering::Relaxed);
+                        hi.store(start + header.memory_size as usize, Ordering::Relaxed);
+                        FOREIGN_COUNT.store(next + 1, Ordering::Relaxed);
+                    }
+                }
+            }
             __deadheat_ifr_foreign.store(1, Ordering::Relaxed);
         }
     }
     0
 }
 
-const NOTE: u32 = 4;
+// ---- the way in -----------------------------------------------------------
 
-/// Instrumented libraries carry a note.
-unsafe fn has_our_note(_base: usize, _header: &Header) -> bool {
-    false
+#[repr(C)]
+struct Dynamic {
+    tag: i64,
+    value: usize,
 }
 
-/// Looks through the modules that are loaded with the program.
+#[repr(C)]
+struct Relocation {
+    offset: usize,
+    info: u64,
+    addend: i64,
+}
+
+const DYNAMIC: u32 = 2;
+const RELRO: u32 = 0x6474_e552;
+const GLOBAL_DATA: u64 = 6;
+const JUMP_SLOT: u64 = 7;
+
+/// Tables of a module's dynamic section.
+#[derive(Default)]
+struct Tables {
+    strings: (usize, usize),
+    jumps: (usize, usize),
+    relocations: (usize, usize),
+}
+
+unsafe fn tables(info: &Info) -> Tables {
+    let mut tables = Tables::default();
+    // SAFETY: the loader's description of a loaded module; the dynamic section
+    // ends in a zero tag, and glibc has made its pointers absolute (values
+    // below the base are those it has not).
+    unsafe {
+        let headers = core::slice::from_raw_parts(info.headers, info.count as usize);
+        let Some(header) = headers.iter().find(|header| header.kind == DYNAMIC) else {
+            return tables;
+        };
+        let absolute = |value: usize| {
+            if value < info.base {
+                info.base + value
+            } else {
+                value
+            }
+        };
+        let mut entry = (info.base + header.address as usize) as *const Dynamic;
+        while (*entry).tag != 0 {
+            let value = (*entry).value;
+            match (*entry).tag {
+                5 => tables.strings.0 = absolute(value),
+                10 => tables.strings.1 = value,
+                23 => tables.jumps.0 = absolute(value),
+                2 => tables.jumps.1 = value,
+                7 => tables.relocations.0 = absolute(value),
+                8 => tables.relocations.1 = value,
+                _ => {}
+            }
+            entry = entry.add(1);
+        }
+    }
+    tables
+}
+
+/// Instrumented code names the run-time.
+unsafe fn is_monitored(info: &Info) -> bool {
+    // SAFETY: the string table lies in the loaded module.
+    unsafe {
+        let (at, length) = tables(info).strings;
+        at != 0
+            && core::slice::from_raw_parts(at as *const u8, length)
+                .windows(15)
+                .any(|window| window == b"__deadheat_ifr_")
+    }
+}
+
+/// Address ranges of the foreign libraries' code.
+static FOREIGN_CODE: [(AtomicUsize, AtomicUsize); MOST] =
+    [const { (AtomicUsize::new(0), AtomicUsize::new(0)) }; MOST];
+static FOREIGN_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+fn is_foreign_code(address: usize) -> bool {
+    FOREIGN_CODE
+        .iter()
+        .take(FOREIGN_COUNT.load(Ordering::Relaxed))
+        .any(|(lo, hi)| (lo.load(Ordering::Relaxed)..hi.load(Ordering::Relaxed)).contains(&address))
+}
+
+/// Gates are made here, 48 bytes each.
+static GATES: AtomicUsize = AtomicUsize::new(0);
+static GATES_USED: AtomicUsize = AtomicUsize::new(0);
+const GATE: usize = 48;
+const GATE_ROOM: usize = 1 << 20;
+
+/// A piece of code that counts the epoch and goes on to `target`.
+unsafe fn gate(target: usize) -> Option<usize> {
+    if GATES.load(Ordering::Relaxed) == 0 {
+        let room = sys::map(GATE_ROOM) as usize;
+        if room == 0 {
+            return None;
+        }
+        GATES.store(room, Ordering::Relaxed);
+    }
+    let used = GATES_USED.load(Ordering::Relaxed);
+    if (used + 1) * GATE > GATE_ROOM {
+        return None;
+    }
+    GATES_USED.store(used + 1, Ordering::Relaxed);
+    let at = GATES.load(Ordering::Relaxed) + used * GATE;
+    // sub rsp, 8; call [release]; add rsp, 8; jmp [target]
+    let code: [u8; 20] = [
+        0x48, 0x83, 0xec, 0x08, 0xff, 0x15, 22, 0, 0, 0, 0x48, 0x83, 0xc4, 0x08, 0xff, 0x25, 20, 0,
+        0, 0,
+    ];
+    // SAFETY: inside our own writable mapping; the two words that the code
+    // reads stand at 32 and 40.
+    unsafe {
+        for (place, byte) in code.iter().enumerate() {
+            ((at + place) as *mut u8).write(*byte);
+        }
+        ((at + 32) as *mut usize).write(__deadheat_ifr_release as *const () as usize);
+        ((at + 40) as *mut usize).write(target);
+    }
+    Some(at)
+}
+
+unsafe extern "C" fn redirect(info: *const Info, _: usize, _: *mut c_void) -> c_int {
+    // SAFETY: the loader's description of a loaded module whose relocations
+    // are done; slots are words of its offset table.
+    unsafe {
+        let info = &*info;
+        let headers = core::slice::from_raw_parts(info.headers, info.count as usize);
+        let is_program = *info.name == 0;
+        if !is_program && !is_monitored(info) {
+            return 0;
+        }
+        let found = tables(info);
+        for (at, length) in [found.jumps, found.relocations] {
+            if at == 0 {
+                continue;
+            }
+            let list = core::slice::from_raw_parts(
+                at as *const Relocation,
+                length / size_of::<Relocation>(),
+            );
+            for relocation in list {
+                if !matches!(relocation.info & 0xffff_ffff, GLOBAL_DATA | JUMP_SLOT) {
+                    continue;
+                }
+                let slot = (info.base + relocation.offset) as *mut usize;
+                if !is_foreign_code(*slot) {
+                    continue;
+                }
+                let Some(gate) = gate(*slot) else {
+                    continue;
+                };
+                let page = slot as usize & !(sys::PAGE - 1);
+                let read_only = headers.iter().any(|header| {
+                    header.kind == RELRO
+                        && (info.base + header.address as usize
+                            ..info.base + (header.address + header.memory_size) as usize)
+                            .contains(&(slot as usize))
+                });
+                sys::protect(page, sys::PAGE, 3);
+                slot.write(gate);
+                if read_only {
+                    sys::protect(page, sys::PAGE, 1);
+                }
+            }
+        }
+    }
+    0
+}
+
+/// Looks through the modules that are loaded, and puts gates before those that
+/// are foreign. Called at start-up and after a library was loaded.
 pub fn prepare() {
-    // SAFETY: `look` follows the protocol of the function.
-    unsafe { dl_iterate_phdr(look, core::ptr::null_mut()) };
+    if !crate::threads::is_ready() {
+        return;
+    }
+    COUNT.store(0, Ordering::Relaxed);
+    FOREIGN_COUNT.store(0, Ordering::Relaxed);
+    // SAFETY: `look` and `redirect` follow the protocol of the function; the
+    // gates are made executable before any call can go through them, because
+    // slots are changed only while they are not.
+    unsafe {
+        dl_iterate_phdr(look, core::ptr::null_mut());
+        if FOREIGN_COUNT.load(Ordering::Relaxed) != 0 {
+            if GATES.load(Ordering::Relaxed) != 0 {
+                sys::protect(GATES.load(Ordering::Relaxed), GATE_ROOM, 7);
+            }
+            dl_iterate_phdr(redirect, core::ptr::null_mut());
+            if GATES.load(Ordering::Relaxed) != 0 {
+                sys::protect(GATES.load(Ordering::Relaxed), GATE_ROOM, 5);
+            }
+        }
+    }
 }
 
 /// What was found, for the log.

@@ -512,6 +512,25 @@ unsafe extern "C" fn _Exit(code: c_int) -> ! {
     sys::exit_group(code)
 }
 
+// ---- libraries ------------------------------------------------------------
+
+static DLOPEN: Real = Real::new(c"dlopen");
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
+    threads::release();
+    // SAFETY: the real dlopen.
+    let handle = unsafe {
+        let real: unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void =
+            core::mem::transmute(DLOPEN.get());
+        real(name, flags)
+    };
+    if !handle.is_null() {
+        crate::foreign::prepare();
+    }
+    handle
+}
+
 // ---- sampling -------------------------------------------------------------
 
 static SAMPLING: AtomicBool = AtomicBool::new(false);

@@ -38,7 +38,12 @@ pub fn lost() -> u64 {
 fn count_again(sites: (usize, usize)) -> bool {
     for record in records() {
         let known = (record.sides[0].site, record.sides[1].site);
-        if known == sites || (known.1, known.0) == sites {
+        // A pair whose other side is no longer known is taken for any pair
+        // with this side.
+        if known == sites
+            || (known.1, known.0) == sites
+            || (sites.1 == 0 && (known.0 == sites.0 || known.1 == sites.0))
+        {
             record.instances.fetch_add(1, Ordering::Relaxed);
             return true;
         }

@@ -48,6 +48,12 @@ pub fn reserve(at: usize, bytes: usize) -> bool {
     true
 }
 
+/// Changes the protection of whole pages (1 read, 2 write, 4 execute).
+pub fn protect(at: usize, bytes: usize, how: usize) {
+    // SAFETY: the caller's own pages.
+    unsafe { call(10, [at, bytes, how, 0, 0, 0]) };
+}
+
 pub fn write_all(fd: i32, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         // SAFETY: the slice is readable.

@@ -43,7 +43,6 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         "-Clinker-plugin-lto",
         "-Clinker=clang-22",
         "-Clink-arg=-fuse-ld=lld",
-        "-Clink-arg=-Wl,--lto=full",
         "-Cforce-frame-pointers=yes",
         "-Cdebuginfo=1",
         "-Clink-arg=-Wl,-z,now",

@@ -139,6 +139,10 @@ pub fn run(arguments: &Arguments, language: Language) -> Result<i32, Failure> {
     }
     command.arg("--end-no-unused-arguments");
     command.args(&arguments.arguments);
+    if request.links && request.shared {
+        // Bound at once, so that the run-time sees where calls lead.
+        command.arg("-Wl,-z,now");
+    }
     if request.links && !request.shared {
         // `-x c` must not make our object a source file.
         command.args(["-x", "none"]).args(kit.link_arguments());

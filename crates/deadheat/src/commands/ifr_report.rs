@@ -20,9 +20,17 @@ pub struct Arguments {
 }
 
 fn frames(map: &ModuleMap, addresses: &[u64]) -> Vec<Frame> {
+    // What calls the program's code (our run-time, Rust's) is of no interest.
+    let outside = |frame: &Frame| {
+        frame.function.as_deref().is_some_and(|function| {
+            function.starts_with("deadheat_ifr::")
+                || function.contains("__rust_begin_short_backtrace")
+        })
+    };
     addresses
         .iter()
         .flat_map(|&address| map.frames(address, true))
+        .take_while(|frame| !outside(frame))
         .collect()
 }
 
