@@ -147,6 +147,14 @@ extern "C" int dh_loop_may_hang(void *Sp, LLVMBasicBlockRef Header) {
   return !S->SE->hasLoopInvariantBackedgeTakenCount(L);
 }
 
+// The value changes from turn to turn of the innermost loop around the block.
+extern "C" int dh_varies_in_loop(void *Sp, LLVMValueRef V, LLVMBasicBlockRef B) {
+  Session *S = static_cast<Session *>(Sp);
+  Loop *L = S->LI->getLoopFor(unwrap(B));
+  auto *I = dyn_cast<Instruction>(unwrap(V));
+  return L && I && L->contains(I);
+}
+
 // Splits a pointer into base + index * scale + offset. Index is null when the
 // offset is constant.
 extern "C" void dh_decompose(LLVMValueRef Ptr, LLVMModuleRef M,
@@ -304,6 +312,7 @@ extern "C" int dh_range_before(void *Sp, LLVMValueRef Access, LLVMValueRef Ptr,
   Shape Now{Address, Bytes, nullptr, nullptr};
   Shape Best = Now;
   BasicBlock *BestAt = nullptr;
+  bool Walks = false;
   BasicBlock *Runs = Inst->getParent();
   SCEVExpander Expander(SE, "ifr");
   for (; L; L = L->getParentLoop()) {
@@ -318,6 +327,7 @@ extern "C" int dh_range_before(void *Sp, LLVMValueRef Access, LLVMValueRef Ptr,
                         !SE.isLoopInvariant(Now.Rows, L))))
       break;
     if (!SE.isLoopInvariant(Now.Lo, L)) {
+      Walks = true;
       auto *Rec = dyn_cast<SCEVAddRecExpr>(Now.Lo);
       if (!Rec || Rec->getLoop() != L || !Rec->isAffine())
         break;
@@ -368,7 +378,8 @@ extern "C" int dh_range_before(void *Sp, LLVMValueRef Access, LLVMValueRef Ptr,
         Worth = RowC->getAPInt().uge(64);
       else
         Worth = true;
-    if (Worth) {
+    // A fixed address is the data flow's business.
+    if (Worth && Walks) {
       Best = Now;
       BestAt = Pre;
     }

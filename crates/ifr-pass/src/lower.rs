@@ -400,6 +400,8 @@ impl Lowering {
         let one = description & describe::ONE_GRANULE != 0;
         self.stand(end);
         let bits = |mask: u64| mask | if write { mask << 8 } else { 0 };
+        // For a weak short-scope monitor: what the slot held, and the mask.
+        let mut seen: Option<(LLVMValueRef, LLVMValueRef)> = None;
         // SAFETY: 64-bit integers in scope at the builder, which stands in the
         // guarded block; the shadow is mapped while `now` is not 0.
         let cold_end = unsafe {
@@ -445,7 +447,9 @@ impl Lowering {
                         let bytes = self.number(bits((1 << size) - 1));
                         LLVMBuildOr(b, LLVMBuildShl(b, bytes, place, none), owner, none)
                     };
-                    LLVMBuildAnd(b, load(address), mask, none)
+                    let differs = load(address);
+                    seen = Some((differs, mask));
+                    LLVMBuildAnd(b, differs, mask, none)
                 } else if aligned && size.is_multiple_of(8) {
                     let mut differs = load(address);
                     for granule in 1..size / 8 {
@@ -479,9 +483,91 @@ impl Lowering {
                 shim::dh_split_if(cold, end, 1)
             }
         };
+        if description & describe::SHORT_SCOPE == 0 {
+            self.stand(cold_end);
+            let mut arguments = [address, self.number(description)];
+            self.call(function, c"__deadheat_ifr_start", &mut arguments, mark);
+            return;
+        }
+        // A site that has used up its share under `cap` says so in a word per
+        // thread; the call is spared until the thread's key changes.
+        let cold_end = match seen {
+            Some((differs, mask)) if !write => {
+                self.unless_read_before(now, differs, mask, cold_end)
+            }
+            _ => cold_end,
+        };
         self.stand(cold_end);
-        let mut arguments = [address, self.number(description)];
-        self.call(function, c"__deadheat_ifr_start", &mut arguments, mark);
+        // SAFETY: a live builder; the words and the key are aligned and of this
+        // size, the index is below 8.
+        unsafe {
+            let b = self.builder;
+            let none = c"".as_ptr();
+            let words = LLVMArrayType2(self.i64, 8);
+            let exhausted = LLVMAddGlobal(self.module, words, c"__deadheat_ifr_share".as_ptr());
+            LLVMSetLinkage(exhausted, LLVMLinkage::LLVMPrivateLinkage);
+            LLVMSetInitializer(exhausted, LLVMConstNull(words));
+            LLVMSetAlignment(exhausted, 64);
+            let number = LLVMBuildLShr(b, now, self.number(56), none);
+            let mut place = LLVMBuildAnd(b, number, self.number(7), none);
+            let word = LLVMBuildGEP2(b, self.i64, exhausted, &mut place, 1, none);
+            let used = LLVMBuildLoad2(b, self.i64, word, none);
+            LLVMSetAlignment(used, 8);
+            let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
+            let mut third = self.number(3);
+            let key = LLVMBuildGEP2(b, self.i64, state, &mut third, 1, none);
+            let key = LLVMBuildLoad2(b, self.i64, key, none);
+            LLVMSetAlignment(key, 8);
+            let left = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntNE, used, key, none);
+            let inside = shim::dh_split_if(left, cold_end, 0);
+            self.stand(inside);
+            let at = LLVMBuildPtrToInt(b, exhausted, self.i64, none);
+            let mut arguments = [address, self.number(description), at];
+            self.call(
+                function,
+                c"__deadheat_ifr_start_short",
+                &mut arguments,
+                mark,
+            );
+        }
+    }
+
+    /// A block that runs unless the bytes were read under monitors before, are
+    /// not written by anybody, and the thread's lottery says no: a weak monitor
+    /// on what is read again and again is started with some probability only
+    /// (paper 004, section 8). What was never seen is always monitored.
+    fn unless_read_before(
+        &self,
+        now: LLVMValueRef,
+        differs: LLVMValueRef,
+        mask: LLVMValueRef,
+        end: LLVMValueRef,
+    ) -> LLVMValueRef {
+        self.stand(end);
+        // SAFETY: a live builder; the counter is the fifth word of the
+        // thread-local block.
+        unsafe {
+            let b = self.builder;
+            let none = c"".as_ptr();
+            let held = LLVMBuildXor(b, differs, now, none);
+            let bytes = LLVMBuildAnd(b, mask, self.number(0xff), none);
+            let written = LLVMBuildShl(b, bytes, self.number(8), none);
+            let clash = LLVMBuildAnd(b, held, written, none);
+            let clashes =
+                LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntNE, clash, self.number(0), none);
+            let fresh = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntEQ, held, self.number(0), none);
+            let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
+            let mut fourth = self.number(4);
+            let counter = LLVMBuildGEP2(b, self.i64, state, &mut fourth, 1, none);
+            let left = LLVMBuildLoad2(b, self.i64, counter, none);
+            LLVMSetAlignment(left, 8);
+            let left = LLVMBuildSub(b, left, self.number(1), none);
+            LLVMSetAlignment(LLVMBuildStore(b, left, counter), 8);
+            let drawn = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntSLE, left, self.number(0), none);
+            let either = LLVMBuildOr(b, clashes, fresh, none);
+            let call = LLVMBuildOr(b, either, drawn, none);
+            shim::dh_split_if(call, end, 0)
+        }
     }
 
     /// Code that nobody compiled with monitors may call this function and

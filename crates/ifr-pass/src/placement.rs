@@ -60,11 +60,22 @@ struct Start {
 pub fn place(function: LLVMValueRef, session: Session) {
     ir::set_mark(function, ir::PLACED);
     let regions = regions::read(function, session);
-    let starts = if regions.analysed() {
+    let mut starts = if regions.analysed() {
         choose(&regions)
     } else {
         at_each_access(&regions)
     };
+    // An address that is new in every turn of a loop is short in scope too,
+    // wherever in the turn its monitor starts.
+    for start in &mut starts {
+        let location = &regions.locations[start.location].location;
+        let varies = |value: LLVMValueRef| {
+            // SAFETY: live values of the session's function.
+            unsafe { shim::dh_varies_in_loop(session.0, value, ir::parent(start.at)) != 0 }
+        };
+        start.short |=
+            varies(location.base) || (!location.index.is_null() && varies(location.index));
+    }
     let emit = Emit::new(function);
     for group in join(&starts, &regions) {
         emit.mark(&group);

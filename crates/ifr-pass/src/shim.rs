@@ -18,6 +18,11 @@ unsafe extern "C" {
         b: LLVMBasicBlockRef,
     ) -> c_int;
     pub fn dh_loop_may_hang(session: *mut c_void, header: LLVMBasicBlockRef) -> c_int;
+    pub fn dh_varies_in_loop(
+        session: *mut c_void,
+        value: LLVMValueRef,
+        block: LLVMBasicBlockRef,
+    ) -> c_int;
     pub fn dh_decompose(
         pointer: LLVMValueRef,
         module: LLVMModuleRef,

@@ -6,6 +6,7 @@
 
 use crate::monitor::{self, Asker};
 use core::arch::global_asm;
+use core::sync::atomic::AtomicU64;
 
 global_asm!(
     ".section .tbss.__deadheat_ifr_tls,\"awT\",@nobits",
@@ -87,6 +88,12 @@ keeping_registers!(
     "rcx"
 );
 keeping_registers!(
+    "__deadheat_ifr_start_short",
+    "__deadheat_ifr_start_short_slow",
+    "rcx",
+    "r8"
+);
+keeping_registers!(
     "__deadheat_ifr_string",
     "__deadheat_ifr_string_slow",
     "rdx",
@@ -154,6 +161,7 @@ global_asm!(
     "test rax, rax",
     "je 2f",
     "add qword ptr [rax], 0x10000",
+    "add qword ptr fs:[r11 + 24], 2",
     "cmp qword ptr fs:[r11], 0",
     "je 2f",
     "mov rax, qword ptr [rax]",
@@ -174,6 +182,19 @@ extern "C" fn __deadheat_ifr_start_slow(
     frame: usize,
 ) {
     monitor::start(address, description, Asker { site, frame });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __deadheat_ifr_start_short_slow(
+    address: usize,
+    description: u64,
+    exhausted: *const AtomicU64,
+    site: usize,
+    frame: usize,
+) {
+    // SAFETY: the pass made eight words for this site.
+    let exhausted = unsafe { &*exhausted.cast::<[AtomicU64; 8]>() };
+    monitor::start_short(address, description, exhausted, Asker { site, frame });
 }
 
 #[unsafe(no_mangle)]

@@ -543,11 +543,11 @@ unsafe extern "C" fn sample(_: *mut c_void) -> *mut c_void {
     loop {
         if share >= 100 {
             sys::sleep_micros(REFILL_MICROS);
-            threads::TICK.fetch_add(1, Ordering::Relaxed);
+            threads::refill();
             continue;
         }
         threads::window(true);
-        threads::TICK.fetch_add(1, Ordering::Relaxed);
+        threads::refill();
         sys::sleep_micros(share * 10_000);
         threads::window(false);
         sys::sleep_micros((100 - share) * 10_000);

@@ -11,11 +11,10 @@ use crate::history::Side;
 use crate::shadow::{self, ACCESSED, WRITTEN};
 use crate::threads::{self, Account, CAPS, Thread, WALKS, WORDS, Walk};
 use crate::{options, races};
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 const MANY: u8 = 255;
 pub const WRITE: u64 = 1 << 16;
-pub const SHORT_SCOPE: u64 = 1 << 19;
 
 /// Of the weak monitors on what another thread used last, one in so many is
 /// published.
@@ -108,6 +107,10 @@ unsafe fn granule(
         let enough = if write { WRITTEN } else { ACCESSED };
         if (line ^ now) >> 16 == 0 {
             if line & enough != 0 {
+                // Covered by a walk of this thread; the slot spares the next
+                // call.
+                slot.store(now & !0xffff | need, Ordering::Relaxed);
+                use_page(slot_user, me);
                 return;
             }
         } else if line != 0
@@ -179,25 +182,44 @@ unsafe fn granules(
     }
 }
 
-/// Whether `cap` leaves this site a monitor in this epoch.
-fn within_cap(thread: &mut Thread, now: u64, site: usize) -> bool {
+/// Whether `cap` leaves this site a monitor until the next release.
+fn within_cap(thread: &mut Thread, key: u64, site: usize) -> bool {
     let cap = u64::from(options::CAP.load(Ordering::Relaxed));
     if cap == 0 {
         return true;
     }
-    // The clock is part of the key, so the account is refilled by time too.
-    let epoch = now >> 16 ^ threads::TICK.load(Ordering::Relaxed) << 40;
     let account: &mut Account =
         &mut thread.caps[(site.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) % CAPS];
-    if account.site != site || account.epoch != epoch {
-        *account = Account {
-            site,
-            epoch,
-            used: 0,
-        };
+    if account.site != site || account.key != key {
+        *account = Account { site, key, used: 0 };
     }
     account.used += 1;
     account.used <= cap
+}
+
+/// A short-scope monitor. A site that has used up its share writes the thread's
+/// key into `exhausted`, and the inline code calls no more until the key
+/// changes.
+pub fn start_short(address: usize, description: u64, exhausted: &[AtomicU64; 8], asker: Asker) {
+    // The next prize is 4 to 11 draws away; the address stirs the choice, so
+    // that no site of a loop is left out for ever.
+    let stir = (address >> 3) ^ (asker.site >> 2);
+    threads::local()
+        .lottery
+        .store(4 + (stir as u64 & 7), Ordering::Relaxed);
+    if options::CAP.load(Ordering::Relaxed) != 0 {
+        let key = threads::local().key.load(Ordering::Relaxed);
+        let Some(thread) = threads::current() else {
+            return;
+        };
+        if !within_cap(thread, key, asker.site) {
+            if let Some(word) = exhausted.get(thread.number % 8) {
+                word.store(key, Ordering::Relaxed);
+            }
+            return;
+        }
+    }
+    start(address, description, asker);
 }
 
 /// A monitor on `size` bytes; the slow side of the inline check.
@@ -210,7 +232,7 @@ pub fn start(address: usize, description: u64, asker: Asker) {
     if now == 0 || thread.enter_busy() {
         return;
     }
-    if description & SHORT_SCOPE == 0 || within_cap(thread, now, asker.site) {
+    {
         let size = (description & 0xffff) as usize;
         let write = description & WRITE != 0;
         thread.started.store(
@@ -358,7 +380,7 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
     if now == 0 || length == 0 || length > 1 << 46 || thread.enter_busy() {
         return;
     }
-    if within_cap(thread, now, asker.site) {
+    if within_cap(thread, local.key.load(Ordering::Relaxed), asker.site) {
         let write = description & WRITE != 0;
         thread.started.store(
             thread.started.load(Ordering::Relaxed) + 1,
@@ -387,11 +409,29 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
         thread
             .history
             .note_walk(lo, end, asker.site, asker.frame, thread.stack_top, write);
-        let mut at = lo;
-        for _ in 0..count {
+        // Under `cap` a walk is a sample of its rows and bytes, another one
+        // each time.
+        let cap = options::CAP.load(Ordering::Relaxed) as usize;
+        let (mut at, mut taken, mut bytes) = (lo, count, length);
+        let mut step = stride;
+        if cap != 0 {
+            let turn = thread.started.load(Ordering::Relaxed) as usize;
+            if count > cap {
+                let every = count / cap;
+                at = at.wrapping_add(stride.wrapping_mul(turn % every));
+                step = stride.wrapping_mul(every);
+                taken = cap;
+            }
+            if length > CAPPED_ROW {
+                let pieces = length / CAPPED_ROW;
+                at = at.wrapping_add(turn.wrapping_mul(7) % pieces * CAPPED_ROW);
+                bytes = CAPPED_ROW;
+            }
+        }
+        for _ in 0..taken {
             // SAFETY: `now` is not 0, so the tables are reserved.
-            unsafe { row(thread, now, at, at.wrapping_add(length), write, asker) };
-            at = at.wrapping_add(stride);
+            unsafe { row(thread, now, at, at.wrapping_add(bytes), write, asker) };
+            at = at.wrapping_add(step);
         }
     }
     thread.busy.store(false, Ordering::Relaxed);
@@ -409,6 +449,9 @@ pub unsafe fn string(source: usize, target: usize, asker: Asker) {
         range(target, length, 0, 0, WRITE, asker);
     }
 }
+
+/// How much of a row is monitored under `cap`.
+const CAPPED_ROW: usize = 1024;
 
 /// Above this a freed block's monitors are stopped with all others instead of
 /// one by one.

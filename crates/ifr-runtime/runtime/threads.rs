@@ -36,6 +36,11 @@ pub struct Local {
     pub now: AtomicU64,
     pub word: AtomicPtr<AtomicU64>,
     pub thread: AtomicPtr<Thread>,
+    /// Names the time since the last release for the caps: changes with every
+    /// release and every tick of the sampler.
+    pub key: AtomicU64,
+    /// Weak monitors on what was read before, until the next that is started.
+    pub lottery: AtomicU64,
 }
 
 /// How a walk is remembered so that repeating it costs nothing.
@@ -56,7 +61,7 @@ pub const CAPS: usize = 4096;
 #[repr(C)]
 pub struct Account {
     pub site: usize,
-    pub epoch: u64,
+    pub key: u64,
     pub used: u64,
 }
 
@@ -104,8 +109,6 @@ static READY: AtomicBool = AtomicBool::new(false);
 /// Outside a sampling window nobody starts monitors.
 static WINDOW: AtomicBool = AtomicBool::new(true);
 pub static UNMONITORED: AtomicU32 = AtomicU32::new(0);
-/// Time in ticks of the sampler; refills the caps.
-pub static TICK: AtomicU64 = AtomicU64::new(0);
 
 pub fn is_ready() -> bool {
     READY.load(Ordering::Relaxed)
@@ -168,6 +171,8 @@ pub fn release() {
     // Only this thread writes its word.
     let next = word.load(Ordering::Relaxed).wrapping_add(ONE_EPOCH);
     word.store(next, Ordering::Release);
+    let key = local.key.load(Ordering::Relaxed);
+    local.key.store(key.wrapping_add(2), Ordering::Relaxed);
     if local.now.load(Ordering::Relaxed) != 0 {
         local.now.store(next, Ordering::Relaxed);
     }
@@ -219,6 +224,9 @@ pub fn enter(stack_top: usize, created_at: &[usize; 8]) {
         .word
         .store(core::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
     local.thread.store(record, Ordering::Relaxed);
+    local
+        .key
+        .store((number as u64) << 48 | 1, Ordering::Relaxed);
     if LIVE.load(Ordering::Relaxed) > 1 && WINDOW.load(Ordering::Relaxed) {
         local
             .now
@@ -314,6 +322,17 @@ pub fn window(open: bool) {
     } else if LIVE.load(Ordering::Relaxed) > 1 {
         wake_all();
     }
+}
+
+/// Gives every site its share again, also in threads that never release.
+pub fn refill() {
+    let _held = LOCK.lock();
+    each(|_, local| {
+        let key = local.key.load(Ordering::Relaxed);
+        local
+            .key
+            .store(key.wrapping_add(1 << 32), Ordering::Relaxed);
+    });
 }
 
 /// In a forked child only the calling thread is left.
