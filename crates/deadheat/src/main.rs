@@ -7,6 +7,7 @@
 use clap::{Parser, Subcommand};
 
 mod commands;
+mod monitored_build;
 mod reporting;
 mod runs;
 
@@ -42,6 +43,16 @@ enum Command {
     Baseline(commands::baseline::Arguments),
     Gc(commands::gc::Arguments),
     Doctor(commands::doctor::Arguments),
+    /// Compile C with monitors that find races while the program runs
+    Cc(commands::cc::Arguments),
+    /// Compile C++ with monitors that find races while the program runs
+    #[command(name = "c++")]
+    Cxx(commands::cc::Arguments),
+    /// Build, run or test a Rust package with monitors
+    Cargo(commands::cargo::Arguments),
+    /// Name the races in the log of a program with monitors
+    #[command(hide = true)]
+    IfrReport(commands::ifr_report::Arguments),
 }
 
 fn main() {
@@ -64,6 +75,10 @@ fn main() {
         Command::Baseline(arguments) => commands::baseline::run(arguments),
         Command::Gc(arguments) => commands::gc::run(arguments),
         Command::Doctor(arguments) => commands::doctor::run(arguments),
+        Command::Cc(arguments) => commands::cc::run(arguments, commands::cc::Language::C),
+        Command::Cxx(arguments) => commands::cc::run(arguments, commands::cc::Language::Cxx),
+        Command::Cargo(arguments) => commands::cargo::run(arguments),
+        Command::IfrReport(arguments) => commands::ifr_report::run(arguments),
     };
     let code = result.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);

@@ -1,6 +1,8 @@
 //! One file per subcommand.
 
 pub mod baseline;
+pub mod cargo;
+pub mod cc;
 pub mod compare;
 pub mod detect;
 pub mod doctor;
@@ -8,6 +10,7 @@ pub mod dump;
 pub mod exec;
 pub mod explain;
 pub mod gc;
+pub mod ifr_report;
 pub mod list;
 pub mod mark;
 pub mod pack;

@@ -1,0 +1,180 @@
+//! `deadheat cc` and `deadheat c++`: stand in for clang and clang++ in any
+//! build (`CC="deadheat cc" ./configure`), and put monitors on
+//! interference-free regions into what they compile.
+//!
+//! All arguments go to clang-22. Added are the pass, frame pointers (the
+//! run-time reads call chains off them), line tables when no debug info is
+//! asked for, and, when an executable is linked, the run-time.
+
+use super::Failure;
+use crate::monitored_build::{self, Kit};
+use std::ffi::{OsStr, OsString};
+
+#[derive(clap::Args)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+pub struct Arguments {
+    /// Arguments for clang
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGUMENT"
+    )]
+    arguments: Vec<OsString>,
+}
+
+/// Which of clang's front ends.
+#[derive(Clone, Copy)]
+pub enum Language {
+    C,
+    Cxx,
+}
+
+/// What clang was asked to do, as far as it matters here.
+struct Request {
+    links: bool,
+    shared: bool,
+    is_static: bool,
+    has_debug: bool,
+    has_linker: bool,
+    has_lto: bool,
+}
+
+/// Options whose value is the next argument.
+const TAKES_VALUE: &[&str] = &[
+    "-o",
+    "-x",
+    "-I",
+    "-L",
+    "-D",
+    "-U",
+    "-include",
+    "-imacros",
+    "-isystem",
+    "-iquote",
+    "-idirafter",
+    "-MF",
+    "-MT",
+    "-MQ",
+    "-Xclang",
+    "-Xlinker",
+    "-Xassembler",
+    "-Xpreprocessor",
+    "-target",
+    "-arch",
+    "-T",
+    "-u",
+    "-z",
+    "--param",
+    "-isysroot",
+    "--sysroot",
+    "-e",
+];
+
+fn understand(arguments: &[OsString]) -> Request {
+    let mut request = Request {
+        links: true,
+        shared: false,
+        is_static: false,
+        has_debug: false,
+        has_linker: false,
+        has_lto: false,
+    };
+    let mut inputs = 0;
+    let mut skip = false;
+    for argument in arguments {
+        if std::mem::take(&mut skip) {
+            continue;
+        }
+        let text = argument.to_string_lossy();
+        if TAKES_VALUE.contains(&text.as_ref()) {
+            skip = true;
+            continue;
+        }
+        match text.as_ref() {
+            "-c" | "-S" | "-E" | "-M" | "-MM" | "-fsyntax-only" | "-r" | "--version"
+            | "-dumpversion" | "-dumpmachine" | "-emit-ast" | "--precompile" => {
+                request.links = false;
+            }
+            "-shared" => request.shared = true,
+            "-static" | "-static-pie" => request.is_static = true,
+            _ if text.starts_with("-print-") || text.starts_with("--print-") => {
+                request.links = false;
+            }
+            _ if text.starts_with("-fuse-ld") || text.starts_with("--ld-path") => {
+                request.has_linker = true;
+            }
+            _ if text.starts_with("-flto") => request.has_lto = true,
+            _ if text.starts_with("-g") && text != "-g0" => request.has_debug = true,
+            _ if !text.starts_with('-') || text == "-" || text.starts_with("-l") => inputs += 1,
+            _ => {}
+        }
+    }
+    request.links &= inputs > 0;
+    request
+}
+
+pub fn run(arguments: &Arguments, language: Language) -> Result<i32, Failure> {
+    let (name, package) = match language {
+        Language::C => ("clang-22", "clang-22"),
+        Language::Cxx => ("clang++-22", "clang-22"),
+    };
+    monitored_build::need(name, package)?;
+    let kit = Kit::find()?;
+    let request = understand(&arguments.arguments);
+    if request.links && request.is_static {
+        return Err(Failure::usage(
+            "-static cannot be monitored: the run-time sees locks and thread creation by standing before the shared C library; link without -static",
+        ));
+    }
+    let mut command = kit.command(OsStr::new(name));
+    command.arg("--start-no-unused-arguments");
+    let mut plugin = OsString::from("-fpass-plugin=");
+    plugin.push(&kit.pass);
+    command.arg(plugin).arg("-fno-omit-frame-pointer");
+    if !request.has_debug {
+        command.arg("-gline-tables-only");
+    }
+    if request.has_lto && !request.has_linker {
+        command.arg("-fuse-ld=lld");
+    }
+    command.arg("--end-no-unused-arguments");
+    command.args(&arguments.arguments);
+    if request.links && request.shared {
+        // Bound at once, so that the run-time sees where calls lead.
+        command.arg("-Wl,-z,now");
+    }
+    if request.links && !request.shared {
+        // `-x c` must not make our object a source file.
+        command.args(["-x", "none"]).args(kit.link_arguments());
+    }
+    monitored_build::run(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::understand;
+    use std::ffi::OsString;
+
+    fn links(line: &str) -> bool {
+        let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let request = understand(&arguments);
+        request.links && !request.shared
+    }
+
+    #[test]
+    fn only_executables_get_the_run_time() {
+        assert!(links("-O2 a.c -o a"));
+        assert!(links("a.o b.o -lm -o prog"));
+        for line in [
+            "-c a.c",
+            "-E a.c",
+            "--version",
+            "-v",
+            "-shared a.o -o a.so",
+            "-print-search-dirs",
+            "-o x -I include",
+        ] {
+            assert!(!links(line), "{line}");
+        }
+    }
+}

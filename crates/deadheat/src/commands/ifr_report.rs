@@ -1,0 +1,173 @@
+//! `deadheat ifr-report`: names the races that an instrumented program saw.
+//! The run-time starts it at the program's end with its log on standard input.
+
+use super::Failure;
+use ifr_runtime::log::{End, Kind, Log, LoggedRace, Side};
+use race::{Access, AccessKind, Frame, Place, Race, Report};
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::PathBuf;
+use symbols::ModuleMap;
+
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Also write the report as JSON
+    #[arg(long, value_name = "FILE")]
+    json_file: Option<PathBuf>,
+    /// A log kept in a file, instead of standard input
+    #[arg(value_name = "LOG")]
+    log: Option<PathBuf>,
+}
+
+fn frames(map: &ModuleMap, addresses: &[u64]) -> Vec<Frame> {
+    // What calls the program's code (our run-time, Rust's) is of no interest.
+    let outside = |frame: &Frame| {
+        frame.function.as_deref().is_some_and(|function| {
+            function.starts_with("deadheat_ifr::")
+                || function.contains("__rust_begin_short_backtrace")
+        })
+    };
+    addresses
+        .iter()
+        .flat_map(|&address| map.frames(address, true))
+        .take_while(|frame| !outside(frame))
+        .collect()
+}
+
+fn access(map: &ModuleMap, side: &Side, address: u64) -> Access {
+    let kind = match side.kind {
+        Kind::Read => AccessKind::Read,
+        Kind::Write => AccessKind::Write,
+        Kind::Free => AccessKind::Free,
+        Kind::Unknown => AccessKind::Unknown,
+    };
+    // The site is where the monitor's call returns to: the call before it
+    // carries the line of the access.
+    let site = side
+        .frames
+        .first()
+        .map(|site| map.site(site.saturating_sub(1)))
+        .unwrap_or_default();
+    let mut access = Access::new(kind, side.size, site);
+    access.address = Some(address);
+    access.thread = Some(side.kernel_thread);
+    access.stack = frames(map, &side.frames);
+    access.thread_created_at = frames(map, &side.created_at);
+    access
+}
+
+/// What the address is, if a variable of the program.
+fn place(map: &ModuleMap, address: u64) -> Option<Place> {
+    map.variable_at(address).map(|variable| Place {
+        address: Some(address),
+        description: variable.path,
+        allocated_at: Vec::new(),
+    })
+}
+
+fn name(map: &ModuleMap, races: &[LoggedRace]) -> Vec<Race> {
+    // Inlining makes many sites of one source line: the same race.
+    let mut known: HashMap<String, usize> = HashMap::new();
+    let mut named: Vec<Race> = Vec::new();
+    for logged in races {
+        let [first, second] = logged.sides.as_slice() else {
+            continue;
+        };
+        let accesses = [
+            access(map, first, logged.address),
+            access(map, second, logged.address),
+        ];
+        let mut race = Race::new(0, logged.instances, accesses);
+        race.place = place(map, logged.address);
+        match known.get(&race.fingerprint.0) {
+            Some(&index) => named[index].instances += race.instances,
+            None => {
+                known.insert(race.fingerprint.0.clone(), named.len());
+                named.push(race);
+            }
+        }
+    }
+    named
+}
+
+fn not_checked(log: &Log) -> Vec<String> {
+    let mut said = Vec::new();
+    let list = |names: &[String]| names.join(", ");
+    if !log.trusted.is_empty() {
+        said.push(format!(
+            "code without monitors, trusted to synchronise only by functions that are seen: {}",
+            list(&log.trusted)
+        ));
+    }
+    if !log.foreign.is_empty() {
+        said.push(format!(
+            "code without monitors that synchronises by itself; monitors were stopped around it: {}",
+            list(&log.foreign)
+        ));
+    }
+    if log.sample < 100 {
+        said.push(format!("monitors ran {} % of the time", log.sample));
+    }
+    if log.cap > 0 {
+        said.push(format!(
+            "at most {} monitors per site between two releases",
+            log.cap
+        ));
+    }
+    if log.unmonitored_threads > 0 {
+        said.push(format!(
+            "{} threads beyond 254 at once ran without monitors",
+            log.unmonitored_threads
+        ));
+    }
+    if log.lost > 0 {
+        said.push(format!(
+            "{} more occurrences of further races were not kept",
+            log.lost
+        ));
+    }
+    said
+}
+
+pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    let mut bytes = Vec::new();
+    let read = match &arguments.log {
+        Some(path) => std::fs::read(path).map(|read| bytes = read),
+        None => std::io::stdin().lock().read_to_end(&mut bytes).map(|_| ()),
+    };
+    read.map_err(|error| Failure::usage(format!("cannot read the monitor log: {error}")))?;
+    let log = Log::parse(&bytes).map_err(Failure::usage)?;
+    let mut map = ModuleMap::new();
+    for mapping in &log.mappings {
+        map.insert(mapping.range.clone(), &mapping.path, mapping.offset);
+    }
+    let mut report = Report::new("ifr", log.arguments.clone());
+    report.races = name(&map, &log.races);
+    report.sort_and_number();
+    report.not_checked = not_checked(&log);
+    report.exit.program = log.end.map(|end| match end {
+        End::Code(code) => code,
+        End::Signal(signal) => 128 + signal,
+    });
+    report.exit.deadheat = if report.races.is_empty() {
+        0
+    } else {
+        race::exit_code::RACES
+    };
+    let options = report::Options {
+        stream: report::Stream::Stderr,
+        source_lines: 0,
+        ..report::Options::default()
+    };
+    if !report.races.is_empty() {
+        report::print(&report, &options)
+            .map_err(|error| Failure::usage(format!("cannot print the report: {error}")))?;
+    }
+    if let Some(path) = &arguments.json_file {
+        let json = serde_json::to_string_pretty(&report)
+            .map_err(|error| Failure::usage(format!("cannot write the report: {error}")))?;
+        std::fs::write(path, json + "\n")
+            .map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))?;
+    }
+    Ok(0)
+}

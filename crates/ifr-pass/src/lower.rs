@@ -1,0 +1,649 @@
+//! Placeholders become code (the shape that measurements favoured: one load
+//! and one test per monitor that is already active, everything else cold).
+//!
+//! The thread's word `now` is `thread:8 | epoch:40 | ones:16`, or 0 while the
+//! run-time does not want monitors; it lives at offset 0 of the thread-local
+//! `__deadheat_ifr_tls`. A slot of the shadow is `thread:8 | epoch:40 |
+//! written bytes:8 | accessed bytes:8`. A monitor is active if no bit of
+//! `now ^ slot` under `~0xffff | needed bytes` is set.
+//!
+//! The constants of the shadow are the run-time's (`ifr-runtime`, module
+//! `shadow`); a test there compares them.
+
+use crate::placement::{self, MARK, RANGE_MARK, STOP_MARK, STRING_MARK, describe};
+use crate::{ir, shim};
+use inkwell::llvm_sys::core::*;
+use inkwell::llvm_sys::debuginfo::LLVMInstructionGetDebugLoc;
+use inkwell::llvm_sys::prelude::*;
+use inkwell::llvm_sys::{
+    LLVMAttributeFunctionIndex, LLVMIntPredicate, LLVMLinkage, LLVMOpcode, LLVMThreadLocalMode,
+};
+use std::ffi::CStr;
+
+/// Which bits of an address choose its slot.
+pub const SLOT_MASK: u64 = 0x3fff_ffff_fff8;
+/// Where the slots begin: not a round number, so that a location and its slot
+/// never share their low 12 bits.
+pub const SLOT_BASE: u64 = 0x1000_0000_0840;
+
+/// LLVM's number for the `preserve_most` convention.
+const PRESERVE_MOST: u32 = 14;
+
+/// At most this many instructions may lie between two marks of one group.
+const GROUP_GAP: usize = 8;
+
+struct Lowering {
+    module: LLVMModuleRef,
+    builder: LLVMBuilderRef,
+    i8: LLVMTypeRef,
+    i64: LLVMTypeRef,
+    pointer: LLVMTypeRef,
+    void: LLVMTypeRef,
+}
+
+/// Lowers the whole module; says whether anything changed.
+pub fn lower(module: LLVMModuleRef, _is_lto: bool) -> bool {
+    // SAFETY: a live module; the builder is disposed of below.
+    let lowering = unsafe {
+        let context = LLVMGetModuleContext(module);
+        Lowering {
+            module,
+            builder: LLVMCreateBuilderInContext(context),
+            i8: LLVMInt8TypeInContext(context),
+            i64: LLVMInt64TypeInContext(context),
+            pointer: LLVMPointerTypeInContext(context, 0),
+            void: LLVMVoidTypeInContext(context),
+        }
+    };
+    let mut changed = lowering.name_the_tool();
+    for function in ir::functions(module) {
+        if ir::is_declaration(function) {
+            continue;
+        }
+        if ir::has_mark(function, ir::PLACED) {
+            changed |= lowering.function(function);
+        }
+        ir::unprepare(function);
+    }
+    for name in [MARK, RANGE_MARK, STRING_MARK, STOP_MARK] {
+        // SAFETY: all calls were replaced; a declaration without uses may go.
+        unsafe {
+            let placeholder = LLVMGetNamedFunction(module, name.as_ptr());
+            if !placeholder.is_null() && LLVMGetFirstUse(placeholder).is_null() {
+                LLVMDeleteFunction(placeholder);
+            }
+        }
+    }
+    // SAFETY: created above, used nowhere after this.
+    unsafe { LLVMDisposeBuilder(lowering.builder) };
+    changed
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Mark,
+    Range,
+    String,
+    Stop,
+}
+
+fn kind_of(instruction: LLVMValueRef) -> Option<Kind> {
+    if ir::opcode(instruction) != LLVMOpcode::LLVMCall {
+        return None;
+    }
+    let name = ir::name(ir::callee(instruction)?);
+    let is = |mark: &CStr| name.as_bytes() == mark.to_bytes();
+    if is(MARK) {
+        Some(Kind::Mark)
+    } else if is(RANGE_MARK) {
+        Some(Kind::Range)
+    } else if is(STRING_MARK) {
+        Some(Kind::String)
+    } else if is(STOP_MARK) {
+        Some(Kind::Stop)
+    } else {
+        None
+    }
+}
+
+/// Instructions over which a mark must not move.
+fn is_wall(instruction: LLVMValueRef) -> bool {
+    use LLVMOpcode::*;
+    match ir::opcode(instruction) {
+        LLVMCall => {
+            // SAFETY: a live call.
+            unsafe { shim::dh_is_debug_or_lifetime(instruction) == 0 }
+        }
+        LLVMFence | LLVMAtomicRMW | LLVMAtomicCmpXchg => true,
+        LLVMLoad | LLVMStore => {
+            // SAFETY: a live load or store.
+            unsafe {
+                LLVMGetOrdering(instruction)
+                    != inkwell::llvm_sys::LLVMAtomicOrdering::LLVMAtomicOrderingNotAtomic
+            }
+        }
+        _ => false,
+    }
+}
+
+impl Lowering {
+    /// Beside `main`: the path of the deadheat that will name the races.
+    fn name_the_tool(&self) -> bool {
+        let Some(path) = std::env::var_os("DEADHEAT_IFR_TOOL") else {
+            return false;
+        };
+        let bytes = std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str());
+        // SAFETY: a live module; the string is passed with its length.
+        unsafe {
+            let main = LLVMGetNamedFunction(self.module, c"main".as_ptr());
+            let known = LLVMGetNamedGlobal(self.module, c"__deadheat_ifr_tool".as_ptr());
+            if main.is_null() || ir::is_declaration(main) || !known.is_null() {
+                return false;
+            }
+            let context = LLVMGetModuleContext(self.module);
+            let text = LLVMConstStringInContext2(context, bytes.as_ptr().cast(), bytes.len(), 0);
+            let global = LLVMAddGlobal(
+                self.module,
+                LLVMTypeOf(text),
+                c"__deadheat_ifr_tool".as_ptr(),
+            );
+            LLVMSetInitializer(global, text);
+            LLVMSetGlobalConstant(global, 1);
+            LLVMSetLinkage(global, LLVMLinkage::LLVMExternalLinkage);
+        }
+        true
+    }
+
+    fn number(&self, value: u64) -> LLVMValueRef {
+        // SAFETY: a live type.
+        unsafe { LLVMConstInt(self.i64, value, 0) }
+    }
+
+    fn global(&self, name: &CStr, kind: LLVMTypeRef, thread_local: bool) -> LLVMValueRef {
+        // SAFETY: a live module and type.
+        unsafe {
+            let found = LLVMGetNamedGlobal(self.module, name.as_ptr());
+            if !found.is_null() {
+                return found;
+            }
+            let made = LLVMAddGlobal(self.module, kind, name.as_ptr());
+            LLVMSetLinkage(made, LLVMLinkage::LLVMExternalLinkage);
+            if thread_local {
+                LLVMSetThreadLocalMode(made, LLVMThreadLocalMode::LLVMInitialExecTLSModel);
+            }
+            made
+        }
+    }
+
+    /// A call of the run-time that keeps all general registers.
+    fn call(
+        &self,
+        function: LLVMValueRef,
+        name: &CStr,
+        arguments: &mut [LLVMValueRef],
+        from: LLVMValueRef,
+    ) {
+        // SAFETY: all arguments are 64-bit integers in scope at the builder.
+        unsafe {
+            let mut kinds = vec![self.i64; arguments.len()];
+            let kind = LLVMFunctionType(self.void, kinds.as_mut_ptr(), kinds.len() as u32, 0);
+            let mut target = LLVMGetNamedFunction(self.module, name.as_ptr());
+            if target.is_null() {
+                target = LLVMAddFunction(self.module, name.as_ptr(), kind);
+                LLVMSetFunctionCallConv(target, PRESERVE_MOST);
+                let word = "nounwind";
+                let nounwind = LLVMGetEnumAttributeKindForName(word.as_ptr().cast(), word.len());
+                let context = LLVMGetModuleContext(self.module);
+                let attribute = LLVMCreateEnumAttribute(context, nounwind, 0);
+                LLVMAddAttributeAtIndex(target, LLVMAttributeFunctionIndex, attribute);
+            }
+            let call = LLVMBuildCall2(
+                self.builder,
+                kind,
+                target,
+                arguments.as_mut_ptr(),
+                arguments.len() as u32,
+                c"".as_ptr(),
+            );
+            LLVMSetInstructionCallConv(call, PRESERVE_MOST);
+            shim::dh_set_location(call, from, function);
+        }
+    }
+
+    fn function(&self, function: LLVMValueRef) -> bool {
+        let mut changed = false;
+        let mut acts = false;
+        for block in ir::blocks(function) {
+            let mut group: Vec<LLVMValueRef> = Vec::new();
+            let mut gap = 0;
+            let mut work: Vec<Vec<LLVMValueRef>> = Vec::new();
+            for instruction in ir::instructions(block) {
+                match kind_of(instruction) {
+                    Some(Kind::Mark) => {
+                        if gap > GROUP_GAP && !group.is_empty() {
+                            work.push(std::mem::take(&mut group));
+                        }
+                        group.push(instruction);
+                        gap = 0;
+                    }
+                    Some(_) => {
+                        if !group.is_empty() {
+                            work.push(std::mem::take(&mut group));
+                        }
+                        work.push(vec![instruction]);
+                    }
+                    None => {
+                        gap += 1;
+                        acts |= ir::opcode(instruction) == LLVMOpcode::LLVMCall
+                            || ir::opcode(instruction) == LLVMOpcode::LLVMInvoke;
+                        if is_wall(instruction) && !group.is_empty() {
+                            work.push(std::mem::take(&mut group));
+                        }
+                    }
+                }
+            }
+            if !group.is_empty() {
+                work.push(group);
+            }
+            for group in work {
+                changed = true;
+                self.group(function, &group);
+            }
+        }
+        acts |= changed;
+        if acts {
+            changed |= self.leave(function);
+        }
+        if changed {
+            // SAFETY: a live function.
+            unsafe {
+                shim::dh_forget_memory_facts(function);
+                let context = LLVMGetModuleContext(self.module);
+                let (key, value) = ("frame-pointer", "all");
+                let attribute = LLVMCreateStringAttribute(
+                    context,
+                    key.as_ptr().cast(),
+                    key.len() as u32,
+                    value.as_ptr().cast(),
+                    value.len() as u32,
+                );
+                LLVMAddAttributeAtIndex(function, LLVMAttributeFunctionIndex, attribute);
+            }
+        }
+        changed
+    }
+
+    fn stand(&self, at: LLVMValueRef) {
+        // SAFETY: a live instruction and builder.
+        unsafe {
+            LLVMPositionBuilderBefore(self.builder, at);
+            LLVMSetCurrentDebugLocation2(self.builder, LLVMInstructionGetDebugLoc(at));
+        }
+    }
+
+    /// Loads the thread's word and makes a block that runs while it is not 0.
+    fn guard(&self, at: LLVMValueRef) -> (LLVMValueRef, LLVMValueRef) {
+        self.stand(at);
+        let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
+        // SAFETY: a live builder; the global is 8 bytes and aligned.
+        unsafe {
+            let now = LLVMBuildLoad2(self.builder, self.i64, state, c"ifr.now".as_ptr());
+            LLVMSetAlignment(now, 8);
+            let wanted = LLVMBuildICmp(
+                self.builder,
+                LLVMIntPredicate::LLVMIntNE,
+                now,
+                self.number(0),
+                c"".as_ptr(),
+            );
+            (now, shim::dh_split_if(wanted, at, 0))
+        }
+    }
+
+    fn group(&self, function: LLVMValueRef, group: &[LLVMValueRef]) {
+        let last = group[group.len() - 1];
+        match kind_of(last) {
+            Some(Kind::Mark) => {
+                let (now, end) = self.guard(last);
+                for &mark in group {
+                    self.mark(function, now, mark, end);
+                }
+            }
+            Some(Kind::Range) => {
+                let (now, mut end) = self.guard(last);
+                let description = ir::constant(ir::operand(last, 4)).unwrap_or(0);
+                if description & describe::OFTEN_SHORT != 0 {
+                    end = self.unless_in_one_active_granule(now, last, description, end);
+                }
+                self.stand(end);
+                let mut arguments: Vec<_> = (0..5).map(|at| ir::operand(last, at)).collect();
+                self.call(function, c"__deadheat_ifr_range", &mut arguments, last);
+            }
+            Some(Kind::String) => {
+                let (_, end) = self.guard(last);
+                self.stand(end);
+                let mut arguments: Vec<_> = (0..2).map(|at| ir::operand(last, at)).collect();
+                self.call(function, c"__deadheat_ifr_string", &mut arguments, last);
+            }
+            Some(Kind::Stop) => {
+                self.stand(last);
+                self.call(function, c"__deadheat_ifr_release", &mut [], last);
+            }
+            None => return,
+        }
+        for &mark in group {
+            // SAFETY: placeholders return nothing, so nobody uses them.
+            unsafe { LLVMInstructionEraseFromParent(mark) };
+        }
+    }
+
+    /// A block that runs unless the walk lies within one granule whose monitor
+    /// is active already.
+    fn unless_in_one_active_granule(
+        &self,
+        now: LLVMValueRef,
+        mark: LLVMValueRef,
+        description: u64,
+        end: LLVMValueRef,
+    ) -> LLVMValueRef {
+        let (lo, length) = (ir::operand(mark, 0), ir::operand(mark, 1));
+        self.stand(end);
+        // SAFETY: 64-bit integers in scope at the builder; a length above 8,
+        // whose shift means nothing, goes to the call by the first test.
+        unsafe {
+            let b = self.builder;
+            let none = c"".as_ptr();
+            let place = LLVMBuildAnd(b, lo, self.number(7), none);
+            let past = LLVMBuildAdd(b, place, length, none);
+            let crosses =
+                LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntUGT, past, self.number(8), none);
+            let few = LLVMBuildAnd(b, length, self.number(15), none);
+            let above = LLVMBuildShl(b, self.number(1), few, none);
+            let ones = LLVMBuildSub(b, above, self.number(1), none);
+            let mut bytes = LLVMBuildShl(b, ones, place, none);
+            if description & describe::WRITE != 0 {
+                let written = LLVMBuildShl(b, bytes, self.number(8), none);
+                bytes = LLVMBuildOr(b, bytes, written, none);
+            }
+            let mask = LLVMBuildOr(b, bytes, self.number(!0xffff), none);
+            let chosen = LLVMBuildAnd(b, lo, self.number(SLOT_MASK), none);
+            let slot = LLVMBuildAdd(b, chosen, self.number(SLOT_BASE), none);
+            let slot = LLVMBuildIntToPtr(b, slot, self.pointer, none);
+            let held = LLVMBuildLoad2(b, self.i64, slot, none);
+            LLVMSetAlignment(held, 8);
+            let differs = LLVMBuildXor(b, held, now, none);
+            let missing = LLVMBuildAnd(b, differs, mask, none);
+            let inactive = LLVMBuildICmp(
+                b,
+                LLVMIntPredicate::LLVMIntNE,
+                missing,
+                self.number(0),
+                none,
+            );
+            let cold = LLVMBuildOr(b, crosses, inactive, none);
+            shim::dh_split_if(cold, end, 0)
+        }
+    }
+
+    fn mark(
+        &self,
+        function: LLVMValueRef,
+        now: LLVMValueRef,
+        mark: LLVMValueRef,
+        end: LLVMValueRef,
+    ) {
+        let address = ir::operand(mark, 0);
+        let description = ir::constant(ir::operand(mark, 1)).unwrap_or(0);
+        let size = description & 0xffff;
+        let aligned = description & describe::ALIGNED_8 != 0;
+        let write = description & describe::WRITE != 0;
+        let one = description & describe::ONE_GRANULE != 0;
+        self.stand(end);
+        let bits = |mask: u64| mask | if write { mask << 8 } else { 0 };
+        // For a weak short-scope monitor: what the slot held, and the mask.
+        let mut seen: Option<(LLVMValueRef, LLVMValueRef)> = None;
+        // SAFETY: 64-bit integers in scope at the builder, which stands in the
+        // guarded block; the shadow is mapped while `now` is not 0.
+        let cold_end = unsafe {
+            let b = self.builder;
+            let none = c"".as_ptr();
+            let fours = description & describe::ALIGNED_4 != 0 && size.is_multiple_of(4);
+            let wide = size > 8 && size <= placement::WIDEST && (fours || size.is_multiple_of(8));
+            if !one && !wide {
+                end
+            } else {
+                let load = |place: LLVMValueRef| {
+                    let chosen = LLVMBuildAnd(b, place, self.number(SLOT_MASK), none);
+                    let slot = LLVMBuildAdd(b, chosen, self.number(SLOT_BASE), none);
+                    let slot = LLVMBuildIntToPtr(b, slot, self.pointer, none);
+                    let held = LLVMBuildLoad2(b, self.i64, slot, none);
+                    LLVMSetAlignment(held, 8);
+                    LLVMBuildXor(b, held, now, none)
+                };
+                let owner = self.number(!0xffff_u64);
+                let below = |by: LLVMValueRef, up: bool| {
+                    // All bytes of a granule from a place on, or up to it.
+                    let all = self.number(0xff);
+                    let kept = if up {
+                        let wide = LLVMBuildShl(b, all, by, none);
+                        LLVMBuildAnd(b, wide, all, none)
+                    } else {
+                        LLVMBuildLShr(b, all, by, none)
+                    };
+                    let kept = if write {
+                        let written = LLVMBuildShl(b, kept, self.number(8), none);
+                        LLVMBuildOr(b, kept, written, none)
+                    } else {
+                        kept
+                    };
+                    LLVMBuildOr(b, kept, owner, none)
+                };
+                let whole = self.number(!0xffff_u64 | bits(0xff));
+                let missing = if one {
+                    let mask = if aligned || size == 8 {
+                        self.number(!0xffff_u64 | bits((1 << size) - 1))
+                    } else {
+                        let place = LLVMBuildAnd(b, address, self.number(7), none);
+                        let bytes = self.number(bits((1 << size) - 1));
+                        LLVMBuildOr(b, LLVMBuildShl(b, bytes, place, none), owner, none)
+                    };
+                    let differs = load(address);
+                    seen = Some((differs, mask));
+                    LLVMBuildAnd(b, differs, mask, none)
+                } else if aligned && size.is_multiple_of(8) {
+                    let mut differs = load(address);
+                    for granule in 1..size / 8 {
+                        let place = LLVMBuildAdd(b, address, self.number(granule * 8), none);
+                        differs = LLVMBuildOr(b, differs, load(place), none);
+                    }
+                    LLVMBuildAnd(b, differs, whole, none)
+                } else {
+                    // The first granule from the address on, whole ones, and
+                    // the last up to the last byte, which may be the same.
+                    let place = LLVMBuildAnd(b, address, self.number(7), none);
+                    let mut missing = LLVMBuildAnd(b, load(address), below(place, true), none);
+                    for granule in 1..size / 8 {
+                        let place = LLVMBuildAdd(b, address, self.number(granule * 8), none);
+                        let part = LLVMBuildAnd(b, load(place), whole, none);
+                        missing = LLVMBuildOr(b, missing, part, none);
+                    }
+                    let last = LLVMBuildAdd(b, address, self.number(size - 1), none);
+                    let place = LLVMBuildAnd(b, last, self.number(7), none);
+                    let over = LLVMBuildXor(b, place, self.number(7), none);
+                    let part = LLVMBuildAnd(b, load(last), below(over, false), none);
+                    LLVMBuildOr(b, missing, part, none)
+                };
+                let cold = LLVMBuildICmp(
+                    b,
+                    LLVMIntPredicate::LLVMIntNE,
+                    missing,
+                    self.number(0),
+                    none,
+                );
+                shim::dh_split_if(cold, end, 1)
+            }
+        };
+        if description & describe::SHORT_SCOPE == 0 {
+            self.stand(cold_end);
+            let mut arguments = [address, self.number(description)];
+            self.call(function, c"__deadheat_ifr_start", &mut arguments, mark);
+            return;
+        }
+        // A site that has used up its share under `cap` says so in a word per
+        // thread; the call is spared until the thread's key changes.
+        let cold_end = match seen {
+            Some((differs, mask)) if !write => {
+                self.unless_read_before(now, differs, mask, cold_end)
+            }
+            _ => cold_end,
+        };
+        self.stand(cold_end);
+        // SAFETY: a live builder; the words and the key are aligned and of this
+        // size, the index is below 8.
+        unsafe {
+            let b = self.builder;
+            let none = c"".as_ptr();
+            let words = LLVMArrayType2(self.i64, 8);
+            let exhausted = LLVMAddGlobal(self.module, words, c"__deadheat_ifr_share".as_ptr());
+            LLVMSetLinkage(exhausted, LLVMLinkage::LLVMPrivateLinkage);
+            LLVMSetInitializer(exhausted, LLVMConstNull(words));
+            LLVMSetAlignment(exhausted, 64);
+            let number = LLVMBuildLShr(b, now, self.number(56), none);
+            let mut place = LLVMBuildAnd(b, number, self.number(7), none);
+            let word = LLVMBuildGEP2(b, self.i64, exhausted, &mut place, 1, none);
+            let used = LLVMBuildLoad2(b, self.i64, word, none);
+            LLVMSetAlignment(used, 8);
+            let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
+            let mut third = self.number(3);
+            let key = LLVMBuildGEP2(b, self.i64, state, &mut third, 1, none);
+            let key = LLVMBuildLoad2(b, self.i64, key, none);
+            LLVMSetAlignment(key, 8);
+            let left = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntNE, used, key, none);
+            let inside = shim::dh_split_if(left, cold_end, 0);
+            self.stand(inside);
+            let at = LLVMBuildPtrToInt(b, exhausted, self.i64, none);
+            let mut arguments = [address, self.number(description), at];
+            self.call(
+                function,
+                c"__deadheat_ifr_start_short",
+                &mut arguments,
+                mark,
+            );
+        }
+    }
+
+    /// A block that runs unless the bytes were read under monitors before, are
+    /// not written by anybody, and the thread's lottery says no: a weak monitor
+    /// on what is read again and again is started with some probability only
+    /// (paper 004, section 8). What was never seen is always monitored.
+    fn unless_read_before(
+        &self,
+        now: LLVMValueRef,
+        differs: LLVMValueRef,
+        mask: LLVMValueRef,
+        end: LLVMValueRef,
+    ) -> LLVMValueRef {
+        self.stand(end);
+        // SAFETY: a live builder; the counter is the fifth word of the
+        // thread-local block.
+        unsafe {
+            let b = self.builder;
+            let none = c"".as_ptr();
+            let held = LLVMBuildXor(b, differs, now, none);
+            let bytes = LLVMBuildAnd(b, mask, self.number(0xff), none);
+            let written = LLVMBuildShl(b, bytes, self.number(8), none);
+            let clash = LLVMBuildAnd(b, held, written, none);
+            let clashes =
+                LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntNE, clash, self.number(0), none);
+            let fresh = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntEQ, held, self.number(0), none);
+            let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
+            let mut fourth = self.number(4);
+            let counter = LLVMBuildGEP2(b, self.i64, state, &mut fourth, 1, none);
+            let left = LLVMBuildLoad2(b, self.i64, counter, none);
+            LLVMSetAlignment(left, 8);
+            let left = LLVMBuildSub(b, left, self.number(1), none);
+            LLVMSetAlignment(LLVMBuildStore(b, left, counter), 8);
+            let drawn = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntSLE, left, self.number(0), none);
+            let either = LLVMBuildOr(b, clashes, fresh, none);
+            let call = LLVMBuildOr(b, either, drawn, none);
+            shim::dh_split_if(call, end, 0)
+        }
+    }
+
+    /// Code that nobody compiled with monitors may call this function and
+    /// synchronise, unseen, after it returns: stop there if such code is loaded
+    /// (and always in Rust, whose standard library is such code).
+    fn leave(&self, function: LLVMValueRef) -> bool {
+        if !called_from_outside(function) {
+            return false;
+        }
+        let always = placement::is_rust(function);
+        let mut changed = false;
+        for block in ir::blocks(function) {
+            // SAFETY: a live block with a terminator.
+            let end = unsafe { LLVMGetBasicBlockTerminator(block) };
+            let resumes = ir::opcode(end) == LLVMOpcode::LLVMResume;
+            if ir::opcode(end) != LLVMOpcode::LLVMRet && !resumes {
+                continue;
+            }
+            // SAFETY: a live instruction; the list is only read.
+            let before = unsafe { LLVMGetPreviousInstruction(end) };
+            // SAFETY: checked not to be null.
+            if !before.is_null() && unsafe { shim::dh_is_musttail(before) } != 0 {
+                continue;
+            }
+            changed = true;
+            self.stand(end);
+            if always || resumes {
+                self.call(function, c"__deadheat_ifr_release", &mut [], end);
+                continue;
+            }
+            let flag = self.global(c"__deadheat_ifr_foreign", self.i8, false);
+            // SAFETY: a live builder and a global of one byte.
+            unsafe {
+                let set = LLVMBuildLoad2(self.builder, self.i8, flag, c"".as_ptr());
+                let zero = LLVMConstInt(self.i8, 0, 0);
+                let cold = LLVMBuildICmp(
+                    self.builder,
+                    LLVMIntPredicate::LLVMIntNE,
+                    set,
+                    zero,
+                    c"".as_ptr(),
+                );
+                let inside = shim::dh_split_if(cold, end, 1);
+                self.stand(inside);
+            }
+            self.call(function, c"__deadheat_ifr_release", &mut [], end);
+        }
+        changed
+    }
+}
+
+/// Visible to other files, or its address is used.
+fn called_from_outside(function: LLVMValueRef) -> bool {
+    // SAFETY: a live function; uses are only read.
+    unsafe {
+        if !matches!(
+            LLVMGetLinkage(function),
+            LLVMLinkage::LLVMInternalLinkage | LLVMLinkage::LLVMPrivateLinkage
+        ) {
+            return true;
+        }
+        let mut usage = LLVMGetFirstUse(function);
+        while !usage.is_null() {
+            let user = LLVMGetUser(usage);
+            let direct = !LLVMIsACallInst(user).is_null() || !LLVMIsAInvokeInst(user).is_null();
+            if !direct || LLVMGetCalledValue(user) != function {
+                return true;
+            }
+            // The function may also be an argument of the call.
+            for index in 0..LLVMGetNumArgOperands(user) {
+                if LLVMGetOperand(user, index) == function {
+                    return true;
+                }
+            }
+            usage = LLVMGetNextUse(usage);
+        }
+    }
+    false
+}

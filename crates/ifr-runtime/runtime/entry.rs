@@ -1,0 +1,217 @@
+//! What instrumented code calls, and the thread-local block it reads.
+//!
+//! The calls follow LLVM's `preserve_most`: all general registers but r11 are
+//! kept, so the inline fast path spills nothing. `start`, `range` and `string`
+//! pass on where they return to (the site) and the caller's frame pointer.
+
+use crate::monitor::{self, Asker};
+use core::arch::global_asm;
+use core::sync::atomic::AtomicU64;
+
+global_asm!(
+    ".section .tbss.__deadheat_ifr_tls,\"awT\",@nobits",
+    ".globl __deadheat_ifr_tls",
+    ".type __deadheat_ifr_tls,@object",
+    ".size __deadheat_ifr_tls, 64",
+    ".p2align 6",
+    "__deadheat_ifr_tls:",
+    ".zero 64",
+    // 1 while code that synchronises unseen may call back (module `foreign`).
+    ".bss",
+    ".globl __deadheat_ifr_foreign",
+    ".type __deadheat_ifr_foreign,@object",
+    ".size __deadheat_ifr_foreign, 1",
+    "__deadheat_ifr_foreign:",
+    ".zero 1",
+    ".text",
+);
+
+macro_rules! keeping_registers {
+    ($name:literal, $target:literal, $site:literal, $frame:literal) => {
+        global_asm!(
+            concat!(".globl ", $name),
+            concat!(".type ", $name, ",@function"),
+            concat!($name, ":"),
+            ".cfi_startproc",
+            "push rax",
+            ".cfi_adjust_cfa_offset 8",
+            "push rcx",
+            ".cfi_adjust_cfa_offset 8",
+            "push rdx",
+            ".cfi_adjust_cfa_offset 8",
+            "push rsi",
+            ".cfi_adjust_cfa_offset 8",
+            "push rdi",
+            ".cfi_adjust_cfa_offset 8",
+            "push r8",
+            ".cfi_adjust_cfa_offset 8",
+            "push r9",
+            ".cfi_adjust_cfa_offset 8",
+            "push r10",
+            ".cfi_adjust_cfa_offset 8",
+            // Eight registers and the return address: one more word aligns.
+            "sub rsp, 8",
+            ".cfi_adjust_cfa_offset 8",
+            // Where the call returns to lies above the nine words.
+            concat!("mov ", $site, ", [rsp + 72]"),
+            concat!("mov ", $frame, ", rbp"),
+            concat!("call ", $target),
+            "add rsp, 8",
+            ".cfi_adjust_cfa_offset -8",
+            "pop r10",
+            ".cfi_adjust_cfa_offset -8",
+            "pop r9",
+            ".cfi_adjust_cfa_offset -8",
+            "pop r8",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rdi",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rsi",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rdx",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rcx",
+            ".cfi_adjust_cfa_offset -8",
+            "pop rax",
+            ".cfi_adjust_cfa_offset -8",
+            "ret",
+            ".cfi_endproc",
+            concat!(".size ", $name, ", . - ", $name),
+        );
+    };
+}
+
+keeping_registers!(
+    "__deadheat_ifr_start",
+    "__deadheat_ifr_start_slow",
+    "rdx",
+    "rcx"
+);
+keeping_registers!(
+    "__deadheat_ifr_start_short",
+    "__deadheat_ifr_start_short_slow",
+    "rcx",
+    "r8"
+);
+keeping_registers!(
+    "__deadheat_ifr_string",
+    "__deadheat_ifr_string_slow",
+    "rdx",
+    "rcx"
+);
+
+// `range` has five arguments already: the site goes into the sixth register and
+// the frame pointer is found below it by the callee.
+global_asm!(
+    ".globl __deadheat_ifr_range",
+    ".type __deadheat_ifr_range,@function",
+    "__deadheat_ifr_range:",
+    ".cfi_startproc",
+    "push rax",
+    ".cfi_adjust_cfa_offset 8",
+    "push rcx",
+    ".cfi_adjust_cfa_offset 8",
+    "push rdx",
+    ".cfi_adjust_cfa_offset 8",
+    "push rsi",
+    ".cfi_adjust_cfa_offset 8",
+    "push rdi",
+    ".cfi_adjust_cfa_offset 8",
+    "push r8",
+    ".cfi_adjust_cfa_offset 8",
+    "push r9",
+    ".cfi_adjust_cfa_offset 8",
+    "push r10",
+    ".cfi_adjust_cfa_offset 8",
+    "mov r9, [rsp + 64]",
+    "push rbp",
+    ".cfi_adjust_cfa_offset 8",
+    // The seventh argument is on the stack, where rbp was just pushed.
+    "call __deadheat_ifr_range_slow",
+    "add rsp, 8",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r10",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r9",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r8",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rdi",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rsi",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rdx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rax",
+    ".cfi_adjust_cfa_offset -8",
+    "ret",
+    ".cfi_endproc",
+    ".size __deadheat_ifr_range, . - __deadheat_ifr_range",
+    // Counts the epoch; the same as `threads::release`.
+    ".globl __deadheat_ifr_release",
+    ".type __deadheat_ifr_release,@function",
+    "__deadheat_ifr_release:",
+    ".cfi_startproc",
+    "push rax",
+    ".cfi_adjust_cfa_offset 8",
+    "mov r11, qword ptr [rip + __deadheat_ifr_tls@GOTTPOFF]",
+    "mov rax, qword ptr fs:[r11 + 8]",
+    "test rax, rax",
+    "je 2f",
+    "add qword ptr [rax], 0x10000",
+    "add qword ptr fs:[r11 + 24], 2",
+    "cmp qword ptr fs:[r11], 0",
+    "je 2f",
+    "mov rax, qword ptr [rax]",
+    "mov qword ptr fs:[r11], rax",
+    "2:",
+    "pop rax",
+    ".cfi_adjust_cfa_offset -8",
+    "ret",
+    ".cfi_endproc",
+    ".size __deadheat_ifr_release, . - __deadheat_ifr_release",
+);
+
+#[unsafe(no_mangle)]
+extern "C" fn __deadheat_ifr_start_slow(
+    address: usize,
+    description: u64,
+    site: usize,
+    frame: usize,
+) {
+    monitor::start(address, description, Asker { site, frame });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __deadheat_ifr_start_short_slow(
+    address: usize,
+    description: u64,
+    exhausted: *const AtomicU64,
+    site: usize,
+    frame: usize,
+) {
+    // SAFETY: the pass made eight words for this site.
+    let exhausted = unsafe { &*exhausted.cast::<[AtomicU64; 8]>() };
+    monitor::start_short(address, description, exhausted, Asker { site, frame });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __deadheat_ifr_range_slow(
+    lo: usize,
+    length: usize,
+    stride: usize,
+    rows: usize,
+    description: u64,
+    site: usize,
+    frame: usize,
+) {
+    monitor::range(lo, length, stride, rows, description, Asker { site, frame });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __deadheat_ifr_string_slow(source: usize, target: usize, site: usize, frame: usize) {
+    // SAFETY: the pass calls this right before the program reads the string.
+    unsafe { monitor::string(source, target, Asker { site, frame }) };
+}

@@ -1,0 +1,532 @@
+//! Starting a monitor: check against the others, then publish (paper 004,
+//! sections 4.1 and 4.2). Reached only when the inline check finds no active
+//! monitor of this thread's own.
+//!
+//! As in the paper there is one monitor per location: a new one replaces what
+//! is there. A strong monitor conflicts with any active one of another thread,
+//! a weak one with a strong one. The conflict of the masks is tested before
+//! the other thread's epoch is loaded.
+
+use crate::history::Side;
+use crate::shadow::{self, ACCESSED, WRITTEN};
+use crate::threads::{self, Account, CAPS, Thread, WALKS, WORDS, Walk};
+use crate::{options, races};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+const MANY: u8 = 255;
+pub const WRITE: u64 = 1 << 16;
+
+/// Of the weak monitors on what another thread used last, one in so many is
+/// published.
+const PUBLISHED: u64 = 8;
+
+/// Who asks, from where.
+#[derive(Clone, Copy)]
+pub struct Asker {
+    pub site: usize,
+    pub frame: usize,
+}
+
+/// Whether the monitor in `held` (of another thread) is still active.
+fn active(held: u64) -> bool {
+    WORDS
+        .get((held >> 56) as usize)
+        .is_some_and(|published| published.word.load(Ordering::Acquire) == held | 0xffff)
+}
+
+#[cold]
+#[inline(never)]
+fn report(
+    thread: &Thread,
+    address: usize,
+    size: u32,
+    write: bool,
+    freed: bool,
+    asker: Asker,
+    held: u64,
+    walked: bool,
+) {
+    let mut mine = Side::UNKNOWN;
+    mine.site = asker.site;
+    mine.write = write;
+    mine.freed = freed;
+    mine.size = size;
+    mine.number = thread.number;
+    mine.kernel_id = thread.kernel_id.load(Ordering::Relaxed);
+    mine.depth = crate::history::walk(asker.frame, thread.stack_top, &mut mine.frames);
+    mine.created_at = thread.created_at;
+    let mut theirs = Side::UNKNOWN;
+    theirs.number = (held >> 56) as usize;
+    let Some(other) = threads::other(theirs.number) else {
+        return;
+    };
+    theirs.kernel_id = other.kernel_id.load(Ordering::Relaxed);
+    theirs.created_at = other.created_at;
+    if !other.history.find(address, walked, &mut theirs) {
+        theirs.size = 0;
+        theirs.write = if walked {
+            held & WRITTEN != 0
+        } else {
+            held >> 8 & 0xff != 0
+        };
+    }
+    // The entry may be of a later, weaker monitor than the one in the slot; a
+    // pair of reads is no race, and the slot says what was there.
+    if !write && !theirs.write {
+        theirs.write = true;
+    }
+    races::add(address, &mine, &theirs);
+}
+
+fn use_page(user: &AtomicU8, me: u8) {
+    let known = user.load(Ordering::Relaxed);
+    if known != me && known != MANY {
+        user.store(if known == 0 { me } else { MANY }, Ordering::Relaxed);
+    }
+}
+
+/// One granule; `bytes` is the mask of those accessed.
+#[inline]
+unsafe fn granule(
+    thread: &Thread,
+    now: u64,
+    address: usize,
+    bytes: u64,
+    write: bool,
+    size: u32,
+    asker: Asker,
+) {
+    // SAFETY: the tables are reserved while any `now` is not 0.
+    let (slot, (slot_user, line_user)) = unsafe { (shadow::slot(address), shadow::page(address)) };
+    let me = (now >> 56) as u8;
+    let need = bytes | if write { bytes << 8 } else { 0 };
+    let ranged = line_user.load(Ordering::Relaxed);
+    if ranged != 0 {
+        // SAFETY: as above.
+        let line = unsafe { shadow::line(address) }.load(Ordering::Relaxed);
+        let enough = if write { WRITTEN } else { ACCESSED };
+        if (line ^ now) >> 16 == 0 {
+            if line & enough != 0 {
+                // Covered by a walk of this thread; the slot spares the next
+                // call.
+                slot.store(now & !0xffff | need, Ordering::Relaxed);
+                use_page(slot_user, me);
+                return;
+            }
+        } else if line != 0
+            && (line >> 56) as u8 != me
+            && (write || line & WRITTEN != 0)
+            && active(line)
+        {
+            report(thread, address, size, write, false, asker, line, true);
+        }
+    }
+    let held = slot.load(Ordering::Relaxed);
+    if (held ^ now) >> 16 == 0 {
+        if held & need == need {
+            return;
+        }
+        slot.store(held | need, Ordering::Relaxed);
+    } else {
+        let clash = if write {
+            held & bytes
+        } else {
+            held >> 8 & bytes
+        };
+        let owner = (held >> 56) as u8;
+        if clash & 0xff != 0 && owner != me && active(held) {
+            report(thread, address, size, write, false, asker, held, false);
+        }
+        // What many threads only read would go back and forth between their
+        // caches with every monitor: all of them check, few publish.
+        if !write
+            && owner != me
+            && owner != 0
+            && !thread
+                .started
+                .load(Ordering::Relaxed)
+                .is_multiple_of(PUBLISHED)
+        {
+            return;
+        }
+        slot.store(now & !0xffff | need, Ordering::Relaxed);
+    }
+    use_page(slot_user, me);
+    thread.history.note(
+        address,
+        asker.site,
+        asker.frame,
+        thread.stack_top,
+        size,
+        write,
+    );
+}
+
+/// Granule by granule over `lo..hi`.
+unsafe fn granules(
+    thread: &Thread,
+    now: u64,
+    lo: usize,
+    hi: usize,
+    write: bool,
+    size: u32,
+    asker: Asker,
+) {
+    let mut at = lo;
+    while at < hi {
+        let end = ((at | 7) + 1).min(hi);
+        let bytes = ((1u64 << (end - at)) - 1) << (at & 7);
+        // SAFETY: the caller's promise.
+        unsafe { granule(thread, now, at, bytes, write, size, asker) };
+        at = end;
+    }
+}
+
+/// Whether `cap` leaves this site a monitor until the next release.
+fn within_cap(thread: &mut Thread, key: u64, site: usize) -> bool {
+    let cap = u64::from(options::CAP.load(Ordering::Relaxed));
+    if cap == 0 {
+        return true;
+    }
+    let account: &mut Account =
+        &mut thread.caps[(site.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) % CAPS];
+    if account.site != site || account.key != key {
+        *account = Account { site, key, used: 0 };
+    }
+    account.used += 1;
+    account.used <= cap
+}
+
+/// A short-scope monitor. A site that has used up its share writes the thread's
+/// key into `exhausted`, and the inline code calls no more until the key
+/// changes.
+pub fn start_short(address: usize, description: u64, exhausted: &[AtomicU64; 8], asker: Asker) {
+    // The next prize is 4 to 11 draws away; the address stirs the choice, so
+    // that no site of a loop is left out for ever.
+    let stir = (address >> 3) ^ (asker.site >> 2);
+    threads::local()
+        .lottery
+        .store(4 + (stir as u64 & 7), Ordering::Relaxed);
+    if options::CAP.load(Ordering::Relaxed) != 0 {
+        let key = threads::local().key.load(Ordering::Relaxed);
+        let Some(thread) = threads::current() else {
+            return;
+        };
+        if !within_cap(thread, key, asker.site) {
+            if let Some(word) = exhausted.get(thread.number % 8) {
+                word.store(key, Ordering::Relaxed);
+            }
+            return;
+        }
+    }
+    start(address, description, asker);
+}
+
+/// A monitor on `size` bytes; the slow side of the inline check.
+pub fn start(address: usize, description: u64, asker: Asker) {
+    let local = threads::local();
+    let now = local.now.load(Ordering::Relaxed);
+    let Some(thread) = threads::current() else {
+        return;
+    };
+    if now == 0 || thread.enter_busy() {
+        return;
+    }
+    {
+        let size = (description & 0xffff) as usize;
+        let write = description & WRITE != 0;
+        thread.started.store(
+            thread.started.load(Ordering::Relaxed) + 1,
+            Ordering::Relaxed,
+        );
+        // SAFETY: `now` is not 0, so the tables are reserved.
+        unsafe {
+            if address & 7 == 0 && size == 8 {
+                granule(thread, now, address, 0xff, write, 8, asker);
+            } else {
+                granules(
+                    thread,
+                    now,
+                    address,
+                    address.wrapping_add(size),
+                    write,
+                    size as u32,
+                    asker,
+                );
+            }
+        }
+    }
+    thread.busy.store(false, Ordering::Relaxed);
+}
+
+/// Slots of others in `lo..hi` of one page, against a range.
+unsafe fn scan_slots(
+    thread: &Thread,
+    now: u64,
+    lo: usize,
+    hi: usize,
+    write: bool,
+    freed: bool,
+    asker: Asker,
+) {
+    let me = (now >> 56) as u8;
+    let mut at = lo & !7;
+    while at < hi {
+        // SAFETY: the tables are reserved.
+        let held = unsafe { shadow::slot(at) }.load(Ordering::Relaxed);
+        if held != 0 {
+            let clash = if write { held & 0xff } else { held >> 8 & 0xff };
+            if clash != 0 && (held >> 56) as u8 != me && active(held) {
+                report(
+                    thread,
+                    at,
+                    (hi - lo).min(u32::MAX as usize) as u32,
+                    write,
+                    freed,
+                    asker,
+                    held,
+                    false,
+                );
+            }
+        }
+        at += 8;
+    }
+}
+
+/// Whole lines `lo..hi`, both multiples of 64.
+unsafe fn lines(thread: &Thread, now: u64, lo: usize, hi: usize, write: bool, asker: Asker) {
+    let me = (now >> 56) as u8;
+    let flags = ACCESSED | if write { WRITTEN } else { 0 };
+    let mut page = lo;
+    while page < hi {
+        let end = ((page | 4095) + 1).min(hi);
+        // SAFETY: the tables are reserved.
+        let (slot_user, line_user) = unsafe { shadow::page(page) };
+        let others = line_user.load(Ordering::Relaxed);
+        use_page(line_user, me);
+        let mut at = page;
+        while at < end {
+            // SAFETY: the tables are reserved.
+            let line = unsafe { shadow::line(at) };
+            let held = line.load(Ordering::Relaxed);
+            if (held ^ now) >> 16 == 0 {
+                if held & flags != flags {
+                    line.store(held | flags, Ordering::Relaxed);
+                }
+            } else {
+                if others != 0
+                    && others != me
+                    && held != 0
+                    && (held >> 56) as u8 != me
+                    && (write || held & WRITTEN != 0)
+                    && active(held)
+                {
+                    report(thread, at, 64, write, false, asker, held, true);
+                }
+                line.store(now & !0xffff | flags, Ordering::Relaxed);
+            }
+            at += 64;
+        }
+        let single = slot_user.load(Ordering::Relaxed);
+        if single != 0 && single != me {
+            // SAFETY: the tables are reserved.
+            unsafe { scan_slots(thread, now, page, end, write, false, asker) };
+        }
+        page = end;
+    }
+}
+
+fn walked_already(thread: &Thread, now: u64, lo: usize, hi: usize, write: bool) -> bool {
+    thread.walks.iter().any(|walk| {
+        walk.now == now && walk.lo <= lo && hi <= walk.hi && (walk.write != 0 || !write)
+    })
+}
+
+/// One row of bytes.
+unsafe fn row(thread: &mut Thread, now: u64, lo: usize, hi: usize, write: bool, asker: Asker) {
+    if walked_already(thread, now, lo, hi, write) {
+        return;
+    }
+    let (first, last) = ((lo + 63) & !63, hi & !63);
+    let size = (hi - lo).min(0xffff) as u32;
+    // SAFETY: the caller's promise.
+    unsafe {
+        if last <= first || hi - lo < 128 {
+            granules(thread, now, lo, hi, write, size, asker);
+            return;
+        }
+        granules(thread, now, lo, first, write, (first - lo) as u32, asker);
+        lines(thread, now, first, last, write, asker);
+        granules(thread, now, last, hi, write, (hi - last) as u32, asker);
+    }
+    let at = thread.next_walk % WALKS;
+    thread.next_walk = at + 1;
+    thread.walks[at] = Walk {
+        lo,
+        hi,
+        now,
+        write: u64::from(write),
+    };
+}
+
+/// `rows` rows of `length` bytes, `stride` apart (0 rows: just one).
+pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: u64, asker: Asker) {
+    let local = threads::local();
+    let now = local.now.load(Ordering::Relaxed);
+    let Some(thread) = threads::current() else {
+        return;
+    };
+    // Nothing that a program can access is as long as half the address space.
+    if now == 0 || length == 0 || length > 1 << 46 || thread.enter_busy() {
+        return;
+    }
+    if within_cap(thread, local.key.load(Ordering::Relaxed), asker.site) {
+        let write = description & WRITE != 0;
+        thread.started.store(
+            thread.started.load(Ordering::Relaxed) + 1,
+            Ordering::Relaxed,
+        );
+        if length <= 16 && rows == 0 {
+            // SAFETY: `now` is not 0, so the tables are reserved.
+            unsafe {
+                granules(
+                    thread,
+                    now,
+                    lo,
+                    lo.wrapping_add(length),
+                    write,
+                    length as u32,
+                    asker,
+                );
+            }
+            thread.busy.store(false, Ordering::Relaxed);
+            return;
+        }
+        let count = rows.max(1);
+        let end = lo
+            .wrapping_add(stride.wrapping_mul(count - 1))
+            .wrapping_add(length);
+        thread
+            .history
+            .note_walk(lo, end, asker.site, asker.frame, thread.stack_top, write);
+        // Under `cap` a walk is a sample of its rows and bytes, another one
+        // each time.
+        let cap = options::CAP.load(Ordering::Relaxed) as usize;
+        let (mut at, mut taken, mut bytes) = (lo, count, length);
+        let mut step = stride;
+        if cap != 0 {
+            let turn = thread.started.load(Ordering::Relaxed) as usize;
+            if count > cap {
+                let every = count / cap;
+                at = at.wrapping_add(stride.wrapping_mul(turn % every));
+                step = stride.wrapping_mul(every);
+                taken = cap;
+            }
+            if length > CAPPED_ROW {
+                let pieces = length / CAPPED_ROW;
+                at = at.wrapping_add(turn.wrapping_mul(7) % pieces * CAPPED_ROW);
+                bytes = CAPPED_ROW;
+            }
+        }
+        for _ in 0..taken {
+            // SAFETY: `now` is not 0, so the tables are reserved.
+            unsafe { row(thread, now, at, at.wrapping_add(bytes), write, asker) };
+            at = at.wrapping_add(step);
+        }
+    }
+    thread.busy.store(false, Ordering::Relaxed);
+}
+
+/// A string is read, and perhaps copied.
+///
+/// # Safety
+/// `source` must be the string that the program is about to read.
+pub unsafe fn string(source: usize, target: usize, asker: Asker) {
+    // SAFETY: the caller's promise.
+    let length = unsafe { crate::text::length(source as *const u8) } + 1;
+    range(source, length, 0, 0, 0, asker);
+    if target != 0 {
+        range(target, length, 0, 0, WRITE, asker);
+    }
+}
+
+/// How much of a row is monitored under `cap`.
+const CAPPED_ROW: usize = 1024;
+
+/// Above this a freed block's monitors are stopped with all others instead of
+/// one by one.
+const SMALL: usize = 512;
+/// At most this much of a freed block is compared with the others' monitors.
+const LOOKED_AT: usize = 1 << 16;
+
+/// A block goes back to its allocator: a write of all of it, after which it may
+/// belong to anybody, so no monitor of this thread may stay on it.
+pub fn free(address: usize, size: usize, asker: Asker) {
+    if !threads::is_ready() || threads::alone() {
+        return;
+    }
+    let local = threads::local();
+    let now = local.now.load(Ordering::Relaxed);
+    let Some(thread) = threads::current() else {
+        return;
+    };
+    if now == 0 || thread.enter_busy() {
+        threads::release();
+        return;
+    }
+    let me = (now >> 56) as u8;
+    let mut stop = size > SMALL;
+    let hi = address + size.min(LOOKED_AT);
+    let mut page = address;
+    while page < hi {
+        let end = ((page | 4095) + 1).min(hi);
+        // SAFETY: `now` is not 0, so the tables are reserved.
+        unsafe {
+            let (slot_user, line_user) = shadow::page(page);
+            let (single, ranged) = (
+                slot_user.load(Ordering::Relaxed),
+                line_user.load(Ordering::Relaxed),
+            );
+            if single != 0 && single != me {
+                scan_slots(thread, now, page, end, true, true, asker);
+            }
+            if ranged == me || ranged == MANY {
+                stop = true;
+            }
+            if ranged != 0 && ranged != me {
+                let mut at = page & !63;
+                while at < end {
+                    let held = shadow::line(at).load(Ordering::Relaxed);
+                    if held != 0 && at >= address && (held >> 56) as u8 != me && active(held) {
+                        report(
+                            thread,
+                            at,
+                            size.min(u32::MAX as usize) as u32,
+                            true,
+                            true,
+                            asker,
+                            held,
+                            true,
+                        );
+                    }
+                    at += 64;
+                }
+            }
+            if !stop && (single == me || single == MANY) {
+                let mut at = page & !7;
+                while at < end {
+                    let slot = shadow::slot(at);
+                    if (slot.load(Ordering::Relaxed) >> 56) as u8 == me {
+                        slot.store(0, Ordering::Relaxed);
+                    }
+                    at += 8;
+                }
+            }
+        }
+        page = end;
+    }
+    if stop {
+        threads::release();
+    }
+    thread.busy.store(false, Ordering::Relaxed);
+}

@@ -1,0 +1,362 @@
+//! Threads and their epochs.
+//!
+//! Each monitored thread has a number (1 to 254) and publishes one word, alone
+//! in its cache line: `thread:8 | epoch:40 | ones:16`. Adding `1 << 16` to it
+//! stops all its monitors. A number that is used again continues its epoch, so
+//! a dead thread's slots never look alive.
+//!
+//! The thread-local `now` (what the inline checks compare with) is that word,
+//! or 0 while this thread shall not start monitors: one thread alone (paper
+//! 004, section 4.4), outside a sampling window, more than 254 threads. Others
+//! may write a thread's `now` under the registry's lock; the worst that the
+//! unsynchronised meeting with the owner can do is to leave an old epoch there,
+//! whose monitors nobody believes.
+
+use crate::spin::Spin;
+use crate::{history, options, shadow, sys};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+pub const MOST: usize = 255;
+pub const ONE_EPOCH: u64 = 1 << 16;
+
+#[repr(C, align(128))]
+pub struct Published {
+    pub word: AtomicU64,
+}
+
+pub static WORDS: [Published; MOST] = [const {
+    Published {
+        word: AtomicU64::new(0),
+    }
+}; MOST];
+
+/// What the inline code and the entry points find at `__deadheat_ifr_tls`.
+#[repr(C)]
+pub struct Local {
+    pub now: AtomicU64,
+    pub word: AtomicPtr<AtomicU64>,
+    pub thread: AtomicPtr<Thread>,
+    /// Names the time since the last release for the caps: changes with every
+    /// release and every tick of the sampler.
+    pub key: AtomicU64,
+    /// Weak monitors on what was read before, until the next that is started.
+    pub lottery: AtomicU64,
+}
+
+/// How a walk is remembered so that repeating it costs nothing.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Walk {
+    pub lo: usize,
+    pub hi: usize,
+    pub now: u64,
+    pub write: u64,
+}
+
+pub const WALKS: usize = 8;
+pub const CAPS: usize = 4096;
+
+/// A site's account under `cap`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Account {
+    pub site: usize,
+    pub key: u64,
+    pub used: u64,
+}
+
+#[repr(C)]
+pub struct Thread {
+    pub number: usize,
+    pub local: AtomicPtr<Local>,
+    pub kernel_id: AtomicU32,
+    pub stack_top: usize,
+    /// Set while the run-time works for this thread: a signal handler that
+    /// comes in between is not monitored.
+    pub busy: AtomicBool,
+    pub started: AtomicU64,
+    pub walks: [Walk; WALKS],
+    pub next_walk: usize,
+    pub history: history::History,
+    pub caps: [Account; CAPS],
+    /// Return addresses of the call that created it, innermost first.
+    pub created_at: [usize; 8],
+}
+
+impl Thread {
+    /// Marks the record as in use; true if it was already. Only this thread
+    /// and its signal handlers write the mark, so no locked exchange is needed.
+    #[inline]
+    pub fn enter_busy(&self) -> bool {
+        let before = self.busy.load(Ordering::Relaxed);
+        self.busy.store(true, Ordering::Relaxed);
+        before
+    }
+}
+
+struct Registry {
+    threads: [AtomicPtr<Thread>; MOST],
+    used: [AtomicBool; MOST],
+}
+
+static REGISTRY: Registry = Registry {
+    threads: [const { AtomicPtr::new(core::ptr::null_mut()) }; MOST],
+    used: [const { AtomicBool::new(false) }; MOST],
+};
+pub static LOCK: Spin = Spin::new();
+static LIVE: AtomicU32 = AtomicU32::new(0);
+static READY: AtomicBool = AtomicBool::new(false);
+/// Outside a sampling window nobody starts monitors.
+static WINDOW: AtomicBool = AtomicBool::new(true);
+pub static UNMONITORED: AtomicU32 = AtomicU32::new(0);
+
+pub fn is_ready() -> bool {
+    READY.load(Ordering::Relaxed)
+}
+
+pub fn alone() -> bool {
+    LIVE.load(Ordering::Relaxed) <= 1
+}
+
+/// This thread's block at `__deadheat_ifr_tls`.
+pub fn local() -> &'static Local {
+    let at: *const Local;
+    // SAFETY: the symbol is defined in `entry`; every thread has its block.
+    unsafe {
+        core::arch::asm!(
+            "mov {0}, qword ptr [rip + __deadheat_ifr_tls@GOTTPOFF]",
+            "add {0}, qword ptr fs:[0]",
+            out(reg) at, options(nostack, readonly));
+        &*at
+    }
+}
+
+/// The record of this thread, if it is monitored.
+pub fn current() -> Option<&'static mut Thread> {
+    // SAFETY: the record lives as long as the process; only its own thread
+    // takes it mutably, and `busy` keeps signal handlers out.
+    unsafe { local().thread.load(Ordering::Relaxed).as_mut() }
+}
+
+/// The record of thread `number`, for reading its history.
+pub fn other(number: usize) -> Option<&'static Thread> {
+    // SAFETY: records are never unmapped.
+    unsafe {
+        REGISTRY
+            .threads
+            .get(number)?
+            .load(Ordering::Acquire)
+            .as_ref()
+    }
+}
+
+/// Reserves the shadow. Without it nothing is monitored.
+pub fn prepare() -> bool {
+    if options::OFF.load(Ordering::Relaxed) != 0 {
+        return false;
+    }
+    let ready = shadow::reserve();
+    READY.store(ready, Ordering::Relaxed);
+    ready
+}
+
+/// Stops all monitors of this thread: to be called before every release.
+#[inline]
+pub fn release() {
+    let local = local();
+    // SAFETY: null or the published word of this thread.
+    let Some(word) = (unsafe { local.word.load(Ordering::Relaxed).as_ref() }) else {
+        return;
+    };
+    // Only this thread writes its word.
+    let next = word.load(Ordering::Relaxed).wrapping_add(ONE_EPOCH);
+    word.store(next, Ordering::Release);
+    let key = local.key.load(Ordering::Relaxed);
+    local.key.store(key.wrapping_add(2), Ordering::Relaxed);
+    if local.now.load(Ordering::Relaxed) != 0 {
+        local.now.store(next, Ordering::Relaxed);
+    }
+}
+
+/// Gives the calling thread a number and a record.
+pub fn enter(stack_top: usize, created_at: &[usize; 8]) {
+    if !is_ready() {
+        return;
+    }
+    let held = LOCK.lock();
+    let Some(number) = (1..MOST).find(|&number| !REGISTRY.used[number].load(Ordering::Relaxed))
+    else {
+        UNMONITORED.fetch_add(1, Ordering::Relaxed);
+        return;
+    };
+    let mut record = REGISTRY.threads[number].load(Ordering::Relaxed);
+    if record.is_null() {
+        record = sys::map(size_of::<Thread>()).cast::<Thread>();
+        if record.is_null() {
+            UNMONITORED.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+    }
+    REGISTRY.used[number].store(true, Ordering::Relaxed);
+    let local = local();
+    // SAFETY: fresh zeroed memory, or the record of a thread that has ended;
+    // all-zero is a valid record.
+    unsafe {
+        (*record).number = number;
+        (*record).stack_top = stack_top;
+        (*record)
+            .kernel_id
+            .store(sys::thread_id(), Ordering::Relaxed);
+        (*record)
+            .local
+            .store(core::ptr::from_ref(local).cast_mut(), Ordering::Relaxed);
+        (*record).busy.store(false, Ordering::Relaxed);
+        (*record).created_at = *created_at;
+    }
+    REGISTRY.threads[number].store(record, Ordering::Release);
+    let word = &WORDS[number].word;
+    let epoch = word.load(Ordering::Relaxed) >> 16 & 0xff_ffff_ffff;
+    word.store(
+        (number as u64) << 56 | (epoch + 1) << 16 | 0xffff,
+        Ordering::Release,
+    );
+    local
+        .word
+        .store(core::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
+    local.thread.store(record, Ordering::Relaxed);
+    local
+        .key
+        .store((number as u64) << 48 | 1, Ordering::Relaxed);
+    if LIVE.load(Ordering::Relaxed) > 1 && WINDOW.load(Ordering::Relaxed) {
+        local
+            .now
+            .store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    drop(held);
+}
+
+/// The main thread counts as live from the start.
+pub fn count_main() {
+    LIVE.store(1, Ordering::Relaxed);
+}
+
+/// Called by a thread that is about to create another: from now on it is not
+/// alone.
+pub fn expect_another() {
+    if !is_ready() {
+        return;
+    }
+    let _held = LOCK.lock();
+    if LIVE.fetch_add(1, Ordering::Relaxed) == 1 {
+        wake_all();
+    }
+}
+
+/// A thread could not be created or has ended.
+pub fn one_less() {
+    if !is_ready() {
+        return;
+    }
+    let _held = LOCK.lock();
+    if LIVE.fetch_sub(1, Ordering::Relaxed) == 2 {
+        quiet_all();
+    }
+}
+
+/// The calling thread starts no more monitors and gives its number back.
+pub fn leave() {
+    let local = local();
+    release();
+    local.now.store(0, Ordering::Relaxed);
+    let record = local.thread.swap(core::ptr::null_mut(), Ordering::Relaxed);
+    local.word.store(core::ptr::null_mut(), Ordering::Relaxed);
+    // SAFETY: null or this thread's own record.
+    if let Some(record) = unsafe { record.as_ref() } {
+        let _held = LOCK.lock();
+        record.local.store(core::ptr::null_mut(), Ordering::Relaxed);
+        if let Some(used) = REGISTRY.used.get(record.number) {
+            used.store(false, Ordering::Relaxed);
+        }
+    }
+    one_less();
+}
+
+fn each(mut work: impl FnMut(usize, &Local)) {
+    for number in 1..MOST {
+        if !REGISTRY.used[number].load(Ordering::Relaxed) {
+            continue;
+        }
+        // SAFETY: under the lock, a used number's record points to the live
+        // block of its thread, which clears it before it goes.
+        unsafe {
+            if let Some(record) = REGISTRY.threads[number].load(Ordering::Relaxed).as_ref()
+                && let Some(local) = record.local.load(Ordering::Relaxed).as_ref()
+            {
+                work(number, local);
+            }
+        }
+    }
+}
+
+fn wake_all() {
+    if WINDOW.load(Ordering::Relaxed) {
+        each(|number, local| {
+            local.now.store(
+                WORDS[number].word.load(Ordering::Relaxed),
+                Ordering::Relaxed,
+            );
+        });
+    }
+}
+
+fn quiet_all() {
+    each(|_, local| local.now.store(0, Ordering::Relaxed));
+}
+
+/// Opens or closes the sampling window.
+pub fn window(open: bool) {
+    let _held = LOCK.lock();
+    WINDOW.store(open, Ordering::Relaxed);
+    if !open {
+        quiet_all();
+    } else if LIVE.load(Ordering::Relaxed) > 1 {
+        wake_all();
+    }
+}
+
+/// Gives every site its share again, also in threads that never release.
+pub fn refill() {
+    let _held = LOCK.lock();
+    each(|_, local| {
+        let key = local.key.load(Ordering::Relaxed);
+        local
+            .key
+            .store(key.wrapping_add(1 << 32), Ordering::Relaxed);
+    });
+}
+
+/// In a forked child only the calling thread is left.
+pub fn after_fork() {
+    LOCK.reset();
+    let mine = current().map_or(0, |thread| {
+        thread.kernel_id.store(sys::thread_id(), Ordering::Relaxed);
+        thread.number
+    });
+    for number in 1..MOST {
+        if number != mine {
+            REGISTRY.used[number].store(false, Ordering::Relaxed);
+        }
+    }
+    LIVE.store(1, Ordering::Relaxed);
+    WINDOW.store(true, Ordering::Relaxed);
+    release();
+    local().now.store(0, Ordering::Relaxed);
+}
+
+/// Sum over all records, for the statistics.
+pub fn monitors_started() -> u64 {
+    (1..MOST)
+        .filter_map(other)
+        .map(|thread| thread.started.load(Ordering::Relaxed))
+        .sum()
+}
