@@ -39,6 +39,8 @@ enum Command {
     Baseline(commands::baseline::Arguments),
     Gc(commands::gc::Arguments),
     Doctor(commands::doctor::Arguments),
+    Completions(commands::completions::Arguments),
+    Man(commands::man::Arguments),
 }
 
 fn main() {
@@ -58,6 +60,8 @@ fn main() {
         Command::Baseline(arguments) => commands::baseline::run(arguments),
         Command::Gc(arguments) => commands::gc::run(arguments),
         Command::Doctor(arguments) => commands::doctor::run(arguments),
+        Command::Completions(arguments) => commands::completions::run(arguments),
+        Command::Man(arguments) => commands::man::run(arguments),
     };
     let code = result.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);

@@ -2,12 +2,14 @@
 
 pub mod baseline;
 pub mod compare;
+pub mod completions;
 pub mod doctor;
 pub mod dump;
 pub mod exec;
 pub mod explain;
 pub mod gc;
 pub mod list;
+pub mod man;
 pub mod mark;
 pub mod pack;
 pub mod record;
