@@ -53,6 +53,8 @@ enum Command {
     /// Name the races in the log of a program with monitors
     #[command(hide = true)]
     IfrReport(commands::ifr_report::Arguments),
+    Completions(commands::completions::Arguments),
+    Man(commands::man::Arguments),
 }
 
 fn main() {
@@ -79,6 +81,8 @@ fn main() {
         Command::Cxx(arguments) => commands::cc::run(arguments, commands::cc::Language::Cxx),
         Command::Cargo(arguments) => commands::cargo::run(arguments),
         Command::IfrReport(arguments) => commands::ifr_report::run(arguments),
+        Command::Completions(arguments) => commands::completions::run(arguments),
+        Command::Man(arguments) => commands::man::run(arguments),
     };
     let code = result.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);
