@@ -7,6 +7,8 @@
 use clap::{Parser, Subcommand};
 
 mod commands;
+mod reporting;
+mod runs;
 
 /// Finds the data races in a Linux x86-64 program and says what each can do.
 #[derive(Parser)]
@@ -20,15 +22,40 @@ struct CommandLine {
 enum Command {
     /// Run a program and write a recording of it
     Record(commands::record::Arguments),
+    /// Run a program in the vm without recording it
+    Exec(commands::exec::Arguments),
     /// Run a recorded execution again, identical to the last register
     Replay(commands::replay::Arguments),
+    /// Tell what a recording holds, in words
+    Dump(commands::dump::Arguments),
+    /// Copy into a recording all files it needs, so that it replays elsewhere
+    Pack(commands::pack::Arguments),
+    Report(commands::report::Arguments),
+    Explain(commands::explain::Arguments),
+    Show(commands::show::Arguments),
+    List(commands::list::Arguments),
+    Compare(commands::compare::Arguments),
+    Mark(commands::mark::Arguments),
+    Baseline(commands::baseline::Arguments),
+    Gc(commands::gc::Arguments),
 }
 
 fn main() {
     let line = CommandLine::parse();
     let result = match &line.command {
         Command::Record(arguments) => commands::record::run(arguments),
+        Command::Exec(arguments) => commands::exec::run(arguments),
         Command::Replay(arguments) => commands::replay::run(arguments),
+        Command::Dump(arguments) => commands::dump::run(arguments),
+        Command::Pack(arguments) => commands::pack::run(arguments),
+        Command::Report(arguments) => commands::report::run(arguments),
+        Command::Explain(arguments) => commands::explain::run(arguments),
+        Command::Show(arguments) => commands::show::run(arguments),
+        Command::List(arguments) => commands::list::run(arguments),
+        Command::Compare(arguments) => commands::compare::run(arguments),
+        Command::Mark(arguments) => commands::mark::run(arguments),
+        Command::Baseline(arguments) => commands::baseline::run(arguments),
+        Command::Gc(arguments) => commands::gc::run(arguments),
     };
     let code = result.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);

@@ -11,15 +11,19 @@
 mod access;
 mod fingerprint;
 mod moment;
+mod orders;
 mod report;
 mod site;
+mod standing;
 mod verdict;
 
 pub use access::{Access, AccessKind};
 pub use fingerprint::Fingerprint;
 pub use moment::{Moment, ParseMomentError};
+pub use orders::{Difference, DifferenceKind, Event, EventKind, Order};
 pub use report::{Evidence, Exit, Instance, Place, Race, Report, SCHEMA};
 pub use site::{Frame, Site};
+pub use standing::{Mark, Standing, Suppressed};
 pub use verdict::{Consequence, States, Verdict, labels};
 
 /// What the command line exits with, besides the program's own code.

@@ -1,7 +1,10 @@
 //! A race with all that is known about it, and the report that carries many.
 
 use crate::site::hex;
-use crate::{Access, Consequence, Fingerprint, Frame, Moment, States, Verdict};
+use crate::{
+    Access, Consequence, Difference, Fingerprint, Frame, Mark, Moment, Order, Standing, States,
+    Suppressed, Verdict,
+};
 use serde::{Deserialize, Serialize};
 
 /// The number of the published JSON form.
@@ -65,15 +68,34 @@ pub struct Race {
     pub labels: Vec<String>,
     /// Dynamic occurrences seen.
     pub instances: u64,
+    /// In how many of the report's recordings it was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recordings_seen: Option<u32>,
     pub accesses: [Access; 2],
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<Place>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub explanation: Option<String>,
+    /// What, if anything, orders the accesses, where the detector has more to
+    /// say than "nothing does".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ordering: Option<String>,
+    /// What is not the same in the two orders.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differences: Vec<Difference>,
+    /// The two orders, event by event.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub orders: Vec<Order>,
     #[serde(default)]
     pub evidence: Vec<Evidence>,
     #[serde(default)]
     pub replay: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suppressed: Option<Suppressed>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<Mark>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standing: Option<Standing>,
 }
 
 impl Race {
@@ -95,11 +117,18 @@ impl Race {
             memory_model: None,
             labels: Vec::new(),
             instances,
+            recordings_seen: None,
             accesses,
             place: None,
             explanation: None,
+            ordering: None,
+            differences: Vec::new(),
+            orders: Vec::new(),
             evidence: Vec::new(),
             replay: Vec::new(),
+            suppressed: None,
+            mark: None,
+            standing: None,
         }
     }
 }
@@ -123,10 +152,19 @@ pub struct Report {
     pub program: Vec<String>,
     #[serde(default)]
     pub recordings: Vec<String>,
+    /// Number of the run in the store that keeps it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<u64>,
+    /// When the run began, UTC, `2026-11-15T21:40:00Z`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started: Option<String>,
     pub races: Vec<Race>,
     /// What this run did not look at, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_checked: Vec<String>,
+    /// Suppressions that matched no race, `team.supp:12 race:add`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unused_suppressions: Vec<String>,
     pub exit: Exit,
 }
 
@@ -137,8 +175,11 @@ impl Report {
             tool: tool.to_string(),
             program,
             recordings: Vec::new(),
+            run: None,
+            started: None,
             races: Vec::new(),
             not_checked: Vec::new(),
+            unused_suppressions: Vec::new(),
             exit: Exit::default(),
         }
     }

@@ -41,24 +41,29 @@ fn killed(instruction: &Instruction) -> u32 {
     }
 }
 
-/// The first of the leading `reach` instructions before which no status flag
-/// is alive, given whether any is alive after the last.
-pub fn first_dead(block: &[Instruction], alive_after: bool, reach: usize) -> Option<usize> {
+/// The first of the instructions before which no status flag is alive, given
+/// whether any is alive after the last.
+pub fn first_dead<'a>(
+    code: impl DoubleEndedIterator<Item = &'a Instruction> + ExactSizeIterator,
+    alive_after: bool,
+) -> Option<usize> {
     let mut alive = if alive_after { STATUS } else { 0 };
     let mut found = None;
-    for (index, instruction) in block.iter().enumerate().rev() {
+    for (index, instruction) in code.enumerate().rev() {
         alive = (alive & !killed(instruction)) | (instruction.rflags_read() & STATUS);
-        if alive == 0 && index < reach {
+        if alive == 0 {
             found = Some(index);
         }
     }
     found
 }
 
-/// True if straight-line code overwrites all status flags before it reads any.
-pub fn dead_at_start(code: impl Iterator<Item = Instruction>) -> bool {
+/// True if code overwrites all status flags before it reads any. Each
+/// instruction comes with whether the path goes on through it although it is a
+/// branch.
+pub fn dead_at_start(code: impl Iterator<Item = (Instruction, bool)>) -> bool {
     let mut pending = STATUS;
-    for instruction in code {
+    for (instruction, through) in code {
         if instruction.rflags_read() & pending != 0 {
             return false;
         }
@@ -66,7 +71,7 @@ pub fn dead_at_start(code: impl Iterator<Item = Instruction>) -> bool {
         if pending == 0 {
             return true;
         }
-        if instruction.flow_control() != FlowControl::Next {
+        if !through && instruction.flow_control() != FlowControl::Next {
             return false;
         }
     }
@@ -88,22 +93,25 @@ mod tests {
     fn dead_before_a_comparison() {
         // mov eax, ebx; cmp eax, 1; jz
         let block = code(&[0x89, 0xd8, 0x83, 0xf8, 0x01, 0x74, 0x00]);
-        assert_eq!(first_dead(&block, true, 8), Some(0));
+        assert_eq!(first_dead(block.iter(), true), Some(0));
     }
 
     #[test]
     fn alive_before_a_second_branch() {
         // jz
-        assert_eq!(first_dead(&code(&[0x74, 0x00]), true, 8), None);
+        assert_eq!(first_dead(code(&[0x74, 0x00]).iter(), true), None);
     }
 
     #[test]
     fn a_shift_by_cl_keeps_flags_alive() {
         // shl eax, cl; jz
-        assert_eq!(first_dead(&code(&[0xd3, 0xe0, 0x74, 0x00]), true, 8), None);
+        assert_eq!(
+            first_dead(code(&[0xd3, 0xe0, 0x74, 0x00]).iter(), true),
+            None
+        );
         // shl eax, 4; (of undefined, still overwritten) jz
         assert_eq!(
-            first_dead(&code(&[0xc1, 0xe0, 0x04, 0x74, 0x00]), true, 8),
+            first_dead(code(&[0xc1, 0xe0, 0x04, 0x74, 0x00]).iter(), true),
             Some(0)
         );
     }
@@ -111,6 +119,9 @@ mod tests {
     #[test]
     fn inc_keeps_carry_alive() {
         // inc eax; jmp
-        assert_eq!(first_dead(&code(&[0xff, 0xc0, 0xeb, 0x00]), true, 8), None);
+        assert_eq!(
+            first_dead(code(&[0xff, 0xc0, 0xeb, 0x00]).iter(), true),
+            None
+        );
     }
 }

@@ -34,6 +34,7 @@ pub mod tag {
     pub const MAPPED_FILE: u32 = 0x1_0002;
     pub const PROCESS: u32 = 0x1_0003;
     pub const RANDOM: u32 = 0x1_0004;
+    pub const ORDER: u32 = 0x1_0005;
 }
 
 impl Io {
@@ -173,6 +174,7 @@ pub fn describe(tag: u32) -> String {
         tag::MAPPED_FILE => "a file mapping".into(),
         tag::PROCESS => "a process start".into(),
         tag::RANDOM => "a random number".into(),
+        tag::ORDER => "a write to a standard stream".into(),
         number => crate::kernel::names::syscall_name(u64::from(number))
             .map_or_else(|| format!("system call {number}"), str::to_string),
     }

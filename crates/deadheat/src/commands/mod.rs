@@ -1,7 +1,18 @@
 //! One file per subcommand.
 
+pub mod baseline;
+pub mod compare;
+pub mod dump;
+pub mod exec;
+pub mod explain;
+pub mod gc;
+pub mod list;
+pub mod mark;
+pub mod pack;
 pub mod record;
 pub mod replay;
+pub mod report;
+pub mod show;
 
 use std::fmt;
 use vm::record::ProcessStatus;
@@ -30,6 +41,15 @@ impl From<vm::Error> for Failure {
         };
         Failure {
             code,
+            message: error.to_string(),
+        }
+    }
+}
+
+impl From<::report::Error> for Failure {
+    fn from(error: ::report::Error) -> Self {
+        Failure {
+            code: error.exit_code(),
             message: error.to_string(),
         }
     }

@@ -114,6 +114,8 @@ impl Vm {
             libc::SYS_timerfd_create => self.sys_timerfd_create(a, b as i32),
             libc::SYS_timerfd_settime => self.sys_timerfd_settime(call),
             libc::SYS_timerfd_gettime => self.sys_timerfd_gettime(a, b),
+            libc::SYS_signalfd => self.sys_signalfd(call, 0),
+            libc::SYS_signalfd4 => self.sys_signalfd(call, d as i32),
             libc::SYS_poll => self.sys_poll(call, c),
             libc::SYS_ppoll => self.sys_ppoll(call),
             libc::SYS_select => self.sys_select(call),
@@ -164,8 +166,38 @@ impl Vm {
             libc::SYS_time => self.sys_time(a),
             libc::SYS_rt_sigaction => self.sys_rt_sigaction(call),
             libc::SYS_rt_sigprocmask => self.sys_rt_sigprocmask(call),
+            libc::SYS_rt_sigreturn => self.sys_rt_sigreturn(),
+            libc::SYS_rt_sigpending => self.sys_rt_sigpending(a),
+            libc::SYS_rt_sigsuspend => self.sys_rt_sigsuspend(call),
+            libc::SYS_rt_sigtimedwait => self.sys_rt_sigtimedwait(call),
+            libc::SYS_rt_sigqueueinfo => self.sys_rt_sigqueueinfo(call, false),
+            libc::SYS_rt_tgsigqueueinfo => self.sys_rt_sigqueueinfo(call, true),
+            libc::SYS_sigaltstack => self.sys_sigaltstack(a, b),
+            libc::SYS_pause => self.sys_pause(),
+            libc::SYS_kill => self.sys_kill(call),
+            libc::SYS_tkill => self.sys_tkill(call),
             libc::SYS_tgkill => self.sys_tgkill(call),
 
+            libc::SYS_alarm => self.sys_alarm(a),
+            libc::SYS_getitimer => self.sys_getitimer(a, b),
+            libc::SYS_setitimer => self.sys_setitimer(a, b, c),
+            libc::SYS_timer_create => self.sys_timer_create(a, b, c),
+            libc::SYS_timer_settime => self.sys_timer_settime(call),
+            libc::SYS_timer_gettime => self.sys_timer_gettime(a, b),
+            libc::SYS_timer_getoverrun => self.sys_timer_getoverrun(a),
+            libc::SYS_timer_delete => self.sys_timer_delete(a),
+            libc::SYS_fork => self.sys_fork(call),
+            libc::SYS_vfork => self.sys_vfork(call),
+            libc::SYS_execve => self.sys_execve(call),
+            libc::SYS_execveat => self.sys_execveat(call),
+            libc::SYS_wait4 => self.sys_wait4(call),
+            libc::SYS_waitid => self.sys_waitid(call),
+            libc::SYS_getppid
+            | libc::SYS_getpgid
+            | libc::SYS_getpgrp
+            | libc::SYS_getsid
+            | libc::SYS_setpgid
+            | libc::SYS_setsid => self.host_call(call.number as i64, call.arguments),
             libc::SYS_arch_prctl => self.sys_arch_prctl(a, b),
             libc::SYS_prctl => self.sys_prctl(call),
             libc::SYS_getrandom => self.sys_getrandom(call),
@@ -231,6 +263,14 @@ impl Vm {
             | libc::SYS_move_pages
             | libc::SYS_migrate_pages
             | libc::SYS_kcmp
+            | libc::SYS_pidfd_open
+            | libc::SYS_pidfd_send_signal
+            | libc::SYS_pidfd_getfd
+            | libc::SYS_modify_ldt
+            | libc::SYS_set_mempolicy_home_node
+            | libc::SYS_process_mrelease
+            | libc::SYS_name_to_handle_at
+            | libc::SYS_open_by_handle_at
             | libc::SYS_keyctl
             | libc::SYS_add_key
             | libc::SYS_request_key
@@ -241,6 +281,28 @@ impl Vm {
             | libc::SYS_process_madvise
             | libc::SYS_pkey_alloc => Err(Halt::Errno(libc::ENOSYS)),
             libc::SYS_ptrace
+            | libc::SYS_mount
+            | libc::SYS_umount2
+            | libc::SYS_pivot_root
+            | libc::SYS_unshare
+            | libc::SYS_setns
+            | libc::SYS_settimeofday
+            | libc::SYS_clock_settime
+            | libc::SYS_syslog
+            | libc::SYS_sethostname
+            | libc::SYS_setdomainname
+            | libc::SYS_swapon
+            | libc::SYS_swapoff
+            | libc::SYS_reboot
+            | libc::SYS_acct
+            | libc::SYS_quotactl
+            | libc::SYS_iopl
+            | libc::SYS_ioperm
+            | libc::SYS_init_module
+            | libc::SYS_finit_module
+            | libc::SYS_delete_module
+            | libc::SYS_kexec_load
+            | libc::SYS_vhangup
             | libc::SYS_bpf
             | libc::SYS_process_vm_readv
             | libc::SYS_process_vm_writev => Err(Halt::Errno(libc::EPERM)),

@@ -8,6 +8,7 @@ use crate::space::{Backing, Placement, Request};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Copies of files that are mapped shared, by identity.
@@ -96,7 +97,10 @@ impl Vm {
             file: None,
         };
         let mut opened = None;
-        if flags & libc::MAP_ANONYMOUS == 0 {
+        let zeros = flags & libc::MAP_ANONYMOUS == 0
+            && matches!(self.kernel.fds.peek_fd(fd as i32).map(|file| &file.object),
+                Some(Object::Host(HostFile { path: Some(path), .. })) if path == Path::new("/dev/zero"));
+        if flags & libc::MAP_ANONYMOUS == 0 && !zeros {
             let writable = shared && protection & libc::PROT_WRITE != 0;
             let (path, mut file) = self.file_to_map(fd as i32, writable)?;
             // A replay must not write to the world, nor see its changes: it
@@ -126,17 +130,49 @@ impl Vm {
                 if shared {
                     self.space.mark_shared(start);
                 }
-                self.code_changed(start..start + crate::layout::page_up(length));
+                self.memory_changed(start, length);
                 Ok(start as i64)
             }
             Err(errno) => Ok(errno),
         }
     }
 
+    /// A mapping was made at `start`: stale code goes, observers are told.
+    fn memory_changed(&mut self, start: u64, length: u64) {
+        let range = start..start + crate::layout::page_up(length);
+        self.code_changed(range.clone());
+        self.tell_unmapped(range.clone());
+        self.tell_code_in(range);
+    }
+
+    /// Tells observers of executable file mappings in a range.
+    fn tell_code_in(&mut self, range: std::ops::Range<u64>) {
+        if !self.observed() {
+            return;
+        }
+        let code: Vec<_> = self
+            .space
+            .mappings()
+            .filter(|(part, mapping)| {
+                part.start < range.end
+                    && range.start < part.end
+                    && mapping.protection & libc::PROT_EXEC != 0
+            })
+            .filter_map(|(part, mapping)| match &mapping.backing {
+                Backing::File { path, offset } => Some((part, path.clone(), *offset)),
+                _ => None,
+            })
+            .collect();
+        for (part, path, offset) in code {
+            self.tell_code_mapped(part, &path, offset);
+        }
+    }
+
     pub(super) fn sys_munmap(&mut self, address: u64, length: u64) -> Outcome {
         match self.space.unmap(address, length) {
             Ok(range) => {
-                self.code_changed(range);
+                self.code_changed(range.clone());
+                self.tell_unmapped(range);
                 Ok(0)
             }
             Err(errno) => Ok(errno),
@@ -147,7 +183,8 @@ impl Vm {
         let protection = protection as i32 & (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
         match self.space.protect(address, length, protection) {
             Ok(range) => {
-                self.code_changed(range);
+                self.code_changed(range.clone());
+                self.tell_code_in(range);
                 Ok(0)
             }
             Err(errno) => Ok(errno),

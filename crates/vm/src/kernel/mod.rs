@@ -11,6 +11,7 @@ mod clone;
 mod dispatch;
 mod epoll;
 mod eventfd;
+mod exec;
 mod fcntl;
 mod fd;
 mod file;
@@ -24,12 +25,15 @@ mod path;
 mod pipe;
 mod poll;
 mod proc_files;
-mod process;
-mod signal;
+pub mod process;
+pub mod signal;
+mod signal_frame;
+mod signalfd;
 mod socket;
 mod socketpair;
 mod splice;
 mod time;
+mod timer;
 mod timerfd;
 
 use crate::machine::Vm;
@@ -74,6 +78,8 @@ pub enum Halt {
     NoReturn,
     /// The thread gives way after the call, with this result.
     Yield(i64),
+    /// This is the new process of a fork: it goes on behind the call with 0.
+    Forked,
     /// The vm cannot go on.
     Fatal(Error),
 }
@@ -110,6 +116,7 @@ pub struct Kernel {
     pub machine: misc::Machine,
     /// While replaying: stand-ins for files that are mapped shared.
     pub shared_files: memory_map::SharedFiles,
+    pub timers: timer::Timers,
     /// System calls already complained about.
     reported: std::collections::BTreeSet<u64>,
 }
@@ -155,7 +162,16 @@ impl Vm {
     }
 
     fn perform(&mut self, mut call: Call) -> Result<Option<SliceEnd>, Error> {
-        let outcome = self.dispatch(&mut call);
+        if call.again {
+            // Another thread may have taken the signal meanwhile.
+            call.interrupted = self.must_interrupt();
+        }
+        let mut outcome = self.dispatch(&mut call);
+        if matches!(outcome, Err(Halt::Block(_))) && self.must_interrupt() {
+            self.kernel.futexes.forget(self.current);
+            call.interrupted = true;
+            outcome = Err(Halt::Errno(libc::EINTR));
+        }
         self.settle();
         let (result, end) = match outcome {
             Ok(result) => (result, None),
@@ -183,8 +199,15 @@ impl Vm {
                 }
                 return Ok(Some(SliceEnd::Blocked));
             }
+            Err(Halt::Forked) => {
+                self.regs().gpr[reg::RAX] = 0;
+                return Ok(Some(SliceEnd::Exited));
+            }
             Err(Halt::Fatal(error)) => return Err(error),
         };
+        if result == -i64::from(libc::EPIPE) && breaks_pipe(&call) {
+            self.raise_signal(libc::SIGPIPE)?;
+        }
         self.regs().gpr[reg::RAX] = result as u64;
         self.leave_trail(&[
             call.number,
@@ -194,7 +217,9 @@ impl Vm {
             result as u64,
         ]);
         self.tell_syscall(&call, result);
-        if let Some(delivered) = self.deliver_signals()? {
+        let broken_off = call.interrupted && result == -i64::from(libc::EINTR);
+        let interrupted = broken_off.then(|| signal::Interrupted::new(&call));
+        if let Some(delivered) = self.deliver_after(interrupted)? {
             return Ok(Some(delivered));
         }
         Ok(end)
@@ -211,4 +236,24 @@ impl Vm {
             self.tell_observers(|observer, regs| observer.syscall(&event, regs));
         }
     }
+}
+
+/// A call whose EPIPE comes with SIGPIPE.
+fn breaks_pipe(call: &Call) -> bool {
+    let flags = match call.number as i64 {
+        libc::SYS_sendto => call.arguments[3],
+        libc::SYS_sendmsg => call.arguments[2],
+        libc::SYS_sendmmsg => call.arguments[3],
+        libc::SYS_write
+        | libc::SYS_writev
+        | libc::SYS_pwrite64
+        | libc::SYS_pwritev
+        | libc::SYS_pwritev2
+        | libc::SYS_sendfile
+        | libc::SYS_splice
+        | libc::SYS_tee
+        | libc::SYS_vmsplice => 0,
+        _ => return false,
+    };
+    flags as i32 & libc::MSG_NOSIGNAL == 0
 }

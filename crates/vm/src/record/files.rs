@@ -7,6 +7,7 @@
 
 use super::{RecordError, write_json};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -33,9 +34,24 @@ impl MappedFile {
     }
 }
 
-/// The recording's table of mapped files, shared by its processes.
+impl fmt::Display for MappedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let copied = if self.stored { ", copied" } else { "" };
+        write!(
+            f,
+            "{} ({} bytes, {}{copied})",
+            self.path().display(),
+            self.size,
+            self.hash
+        )
+    }
+}
+
+/// One process's table of mapped files; their copies are shared by all
+/// processes of the recording.
 pub struct Files {
     directory: PathBuf,
+    process: u32,
     list: Vec<MappedFile>,
 }
 
@@ -45,19 +61,22 @@ const STABLE: [&str; 8] = [
 ];
 
 impl Files {
-    pub fn create(directory: &Path) -> Self {
+    pub fn create(directory: &Path, process: u32) -> Self {
         Files {
             directory: directory.to_path_buf(),
+            process,
             list: Vec::new(),
         }
     }
 
     fn table(&self) -> PathBuf {
-        self.directory.join("files.json")
+        self.directory
+            .join(self.process.to_string())
+            .join("files.json")
     }
 
-    pub fn open(directory: &Path) -> Result<Self, RecordError> {
-        let mut files = Files::create(directory);
+    pub fn open(directory: &Path, process: u32) -> Result<Self, RecordError> {
+        let mut files = Files::create(directory, process);
         let path = files.table();
         match fs::read(&path) {
             Ok(text) => {
@@ -65,6 +84,8 @@ impl Files {
                     .map_err(|error| RecordError::damaged(&path, &error.to_string()))?;
                 Ok(files)
             }
+            // A process that mapped nothing has no table.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(files),
             Err(error) => Err(RecordError::read(&path, error)),
         }
     }
@@ -111,6 +132,8 @@ impl Files {
 
     fn store(&self, file: &File, hash: &str) -> Result<(), RecordError> {
         let target = self.stored_path(hash);
+        // Another process of the tree may be storing the same file.
+        let temporary = target.with_extension(self.process.to_string());
         let folder = self.directory.join("files");
         fs::DirBuilder::new()
             .mode(0o700)
@@ -122,11 +145,11 @@ impl Files {
             .create(true)
             .truncate(true)
             .mode(0o600)
-            .open(&target)
-            .map_err(|error| RecordError::write(&target, error))?;
+            .open(&temporary)
+            .map_err(|error| RecordError::write(&temporary, error))?;
         std::io::copy(&mut Contents::of(file), &mut copy)
-            .map_err(|error| RecordError::write(&target, error))?;
-        Ok(())
+            .map_err(|error| RecordError::write(&temporary, error))?;
+        fs::rename(&temporary, &target).map_err(|error| RecordError::write(&target, error))
     }
 
     /// Opens the file that was mapped in the recorded run, checked.

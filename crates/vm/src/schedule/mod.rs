@@ -22,6 +22,8 @@ pub enum SliceEnd {
     Yielded,
     /// A sequencer was passed (only for policies that ask for it).
     Sequencer,
+    /// A signal came from outside.
+    Interrupted,
     Blocked,
     Exited,
 }
