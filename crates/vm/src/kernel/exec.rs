@@ -110,9 +110,8 @@ impl Vm {
         let mut path = memory::read_c_string(path, 4096)?;
         let mut host = libc::AT_FDCWD;
         if path.is_empty() && flags as i32 & libc::AT_EMPTY_PATH != 0 {
-            host = self.host_directory(directory as i32, b".")?;
-            path = self.recorded_path(host)?;
-            host = libc::AT_FDCWD;
+            let number = self.host_only(directory as i32, libc::EACCES)?.number;
+            path = self.recorded_path(number)?;
         } else {
             host = self.host_directory(directory as i32, &path)?;
             if host != libc::AT_FDCWD {
@@ -143,6 +142,7 @@ impl Vm {
         arguments: u64,
         environment: u64,
     ) -> Outcome {
+        let path = self.program_path(path);
         let mut arguments = strings(arguments)?;
         let environment = strings(environment)?;
         if arguments.is_empty() {
@@ -188,7 +188,7 @@ impl Vm {
     /// The name of a program's first thread.
     pub(crate) fn program_name(&self) -> [u8; 16] {
         let mut name = [0; 16];
-        let executable = self.kernel.process.executable.file_name();
+        let executable = self.kernel.process.started_as.file_name();
         for (to, from) in name
             .iter_mut()
             .take(15)
