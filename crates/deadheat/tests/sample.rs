@@ -504,14 +504,16 @@ fn sample_for(pid: u32, duration: &str) {
 fn redis_answers_under_a_thousand_samples_a_second() {
     let port = "17371";
     let server = Command::new("redis-server")
-        .args(["--port", port, "--io-threads", "2", "--save", ""])
+        .args(["--port", port, "--save", ""])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let mut server = Running(server);
     std::thread::sleep(Duration::from_secs(1));
     let load = Command::new("redis-benchmark")
-        .args(["-p", port, "-n", "100000", "-c", "20", "-e", "-q"])
+        .args([
+            "-p", port, "-n", "100000", "-c", "20", "-P", "8", "-e", "-q",
+        ])
         .args(["-t", "set,get,incr,lpush,lpop,sadd"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
