@@ -20,6 +20,8 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(commands::run::Arguments),
+    Detect(commands::detect::Arguments),
     /// Run a program and write a recording of it
     Record(commands::record::Arguments),
     /// Run a program in the vm without recording it
@@ -30,6 +32,7 @@ enum Command {
     Dump(commands::dump::Arguments),
     /// Copy into a recording all files it needs, so that it replays elsewhere
     Pack(commands::pack::Arguments),
+    Sample(commands::sample::Arguments),
     Report(commands::report::Arguments),
     Explain(commands::explain::Arguments),
     Show(commands::show::Arguments),
@@ -38,16 +41,20 @@ enum Command {
     Mark(commands::mark::Arguments),
     Baseline(commands::baseline::Arguments),
     Gc(commands::gc::Arguments),
+    Doctor(commands::doctor::Arguments),
 }
 
 fn main() {
     let line = CommandLine::parse();
     let result = match &line.command {
+        Command::Run(arguments) => commands::run::run(arguments),
+        Command::Detect(arguments) => commands::detect::run(arguments),
         Command::Record(arguments) => commands::record::run(arguments),
         Command::Exec(arguments) => commands::exec::run(arguments),
         Command::Replay(arguments) => commands::replay::run(arguments),
         Command::Dump(arguments) => commands::dump::run(arguments),
         Command::Pack(arguments) => commands::pack::run(arguments),
+        Command::Sample(arguments) => commands::sample::run(arguments),
         Command::Report(arguments) => commands::report::run(arguments),
         Command::Explain(arguments) => commands::explain::run(arguments),
         Command::Show(arguments) => commands::show::run(arguments),
@@ -56,6 +63,7 @@ fn main() {
         Command::Mark(arguments) => commands::mark::run(arguments),
         Command::Baseline(arguments) => commands::baseline::run(arguments),
         Command::Gc(arguments) => commands::gc::run(arguments),
+        Command::Doctor(arguments) => commands::doctor::run(arguments),
     };
     let code = result.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);

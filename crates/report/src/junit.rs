@@ -30,8 +30,15 @@ pub fn render(report: &Report, fails: &dyn Fn(&Race) -> bool) -> String {
     if report.races.is_empty() {
         text.push_str("    <testcase classname=\"deadheat\" name=\"no data races found\"/>\n");
     }
-    for race in &report.races {
-        case(&mut text, report, race, fails(race));
+    let options = Options {
+        color: Color::Never,
+        width: Some(100),
+        verbose: true,
+        ..Options::default()
+    };
+    let bodies = terminal::render_each(report, &options);
+    for (race, body) in report.races.iter().zip(&bodies) {
+        case(&mut text, race, body, fails(race));
     }
     let mut notes: Vec<String> = report
         .not_checked
@@ -55,7 +62,7 @@ pub fn render(report: &Report, fails: &dyn Fn(&Race) -> bool) -> String {
     text
 }
 
-fn case(text: &mut String, report: &Report, race: &Race, fails: bool) {
+fn case(text: &mut String, race: &Race, body: &str, fails: bool) {
     let [one, two] = between(race);
     let place = race
         .accesses
@@ -74,13 +81,6 @@ fn case(text: &mut String, report: &Report, race: &Race, fails: bool) {
         }
     }
     text.push_str(">\n");
-    let options = Options {
-        color: Color::Never,
-        width: Some(100),
-        verbose: true,
-        ..Options::default()
-    };
-    let body = || xml(&terminal::render_race(report, race, &options));
     if let Some(suppressed) = &race.suppressed {
         let reason = suppressed.reason.as_deref().unwrap_or("no reason given");
         let message = xml(&format!("suppressed by {}: {reason}", suppressed.by));
@@ -92,10 +92,10 @@ fn case(text: &mut String, report: &Report, race: &Race, fails: bool) {
             "      <failure type=\"{}\" message=\"{}\">{}</failure>",
             race.verdict.name(),
             xml(&message),
-            body()
+            xml(body)
         );
     } else {
-        let _ = writeln!(text, "      <system-out>{}</system-out>", body());
+        let _ = writeln!(text, "      <system-out>{}</system-out>", xml(body));
     }
     text.push_str("    </testcase>\n");
 }

@@ -110,18 +110,20 @@ impl Reporting {
     /// Reads and checks every file the settings name. Call it before the
     /// analysis starts.
     pub fn prepare(settings: Settings) -> Result<Self, Error> {
+        let suppressions = Suppressions::read(&settings.suppressions)?;
+        let baseline = settings
+            .baseline
+            .as_deref()
+            .map(Baseline::read)
+            .transpose()?;
         if let (Some(folder), false) = (&settings.store, settings.shown_again) {
             // Closed again at once: no connection is open while an analysis
             // forks.
             Store::create(folder)?;
         }
         Ok(Reporting {
-            suppressions: Suppressions::read(&settings.suppressions)?,
-            baseline: settings
-                .baseline
-                .as_deref()
-                .map(Baseline::read)
-                .transpose()?,
+            suppressions,
+            baseline,
             started: clock::now(),
             settings,
         })
@@ -136,8 +138,9 @@ impl Reporting {
         }
     }
 
-    /// Judges, keeps, writes and shows `report` as asked and returns the exit code: the
-    /// races-found code if a race fails the run, else the program's own.
+    /// Judges, keeps, writes and shows `report` as asked and returns the exit
+    /// code: the races-found code if a race fails the run, else the program's
+    /// own (0 for a report that is only shown again).
     pub fn finish(self, mut report: Report) -> Result<i32, Error> {
         report.started.get_or_insert_with(|| self.started.clone());
         self.judge(&mut report)?;

@@ -4,8 +4,9 @@
 //! thread: the calls that lead to the access, outermost first, then the
 //! access, with `executionOrder` where it is known which came first. The race
 //! fingerprint identifies a result across uploads. What GitHub's code scanning
-//! refuses or cuts off is kept within its limits, worst races first, and the
-//! file says how many were left out.
+//! refuses or cuts off is kept within its limits (10 MB compressed, so the text
+//! is compact and each stack is in it once), worst races first, and the file
+//! says how many were left out.
 
 use crate::words::{
     access_words, between, earlier, executions, ordering, stack, thread_words, title, value_words,
@@ -23,8 +24,12 @@ const STEPS_PER_THREAD: usize = 400;
 /// The SARIF document. Files under `root` (the checkout) are named relative
 /// to it.
 pub fn render(report: &Report, root: Option<&Path>) -> String {
-    let writer = Writer { report, root };
-    let mut text = serde_json::to_string_pretty(&writer.log())
+    let writer = Writer {
+        report,
+        root,
+        most: RESULTS,
+    };
+    let mut text = serde_json::to_string(&writer.log())
         .expect("a JSON value with string keys always has a text form");
     text.push('\n');
     text
@@ -33,6 +38,8 @@ pub fn render(report: &Report, root: Option<&Path>) -> String {
 struct Writer<'a> {
     report: &'a Report,
     root: Option<&'a Path>,
+    /// Results written at most.
+    most: usize,
 }
 
 impl Writer<'_> {
@@ -40,8 +47,8 @@ impl Writer<'_> {
         let report = self.report;
         let mut worst_first: Vec<&Race> = report.races.iter().collect();
         worst_first.sort_by_key(|race| (race.verdict.rank(), race.id));
-        let left_out = worst_first.len().saturating_sub(RESULTS);
-        worst_first.truncate(RESULTS);
+        let left_out = worst_first.len().saturating_sub(self.most);
+        worst_first.truncate(self.most);
         let results: Vec<Value> = worst_first.iter().map(|race| self.result(race)).collect();
 
         let mut notes: Vec<Value> = report
@@ -54,7 +61,8 @@ impl Writer<'_> {
         if left_out > 0 {
             notes.push(note(&format!(
                 "{left_out} races with the least bad verdicts were left out: \
-                 code scanning takes no more than {RESULTS} results"
+                 code scanning takes no more than {} results",
+                self.most
             )));
         }
         let mut invocation = json!({
@@ -92,11 +100,6 @@ impl Writer<'_> {
     fn result(&self, race: &Race) -> Value {
         let [first, second] = &race.accesses;
         let (kind, level) = level(race.verdict);
-        let stacks: Vec<Value> = [first, second]
-            .into_iter()
-            .filter(|access| !stack(access).is_empty())
-            .map(|access| self.stack(access))
-            .collect();
         let mut result = json!({
             "ruleId": race.verdict.name(),
             "ruleIndex": race.verdict.rank(),
@@ -113,7 +116,6 @@ impl Writer<'_> {
                 "message": { "text": "The calls of each thread up to its access" },
                 "threadFlows": self.thread_flows(race),
             }],
-            "stacks": stacks,
             "suppressions": suppressions(race),
         });
         if second.kind != AccessKind::Unknown {
@@ -223,24 +225,6 @@ impl Writer<'_> {
         flows
     }
 
-    fn stack(&self, access: &Access) -> Value {
-        let frames: Vec<Value> = stack(access)
-            .iter()
-            .take(STEPS_PER_THREAD)
-            .map(|frame| {
-                let mut one = json!({ "location": self.location(frame, None) });
-                if let Some(module) = &frame.module {
-                    one["module"] = module.as_str().into();
-                }
-                if let Some(thread) = access.thread {
-                    one["threadId"] = thread.into();
-                }
-                one
-            })
-            .collect();
-        json!({ "message": { "text": said(access) }, "frames": frames })
-    }
-
     fn access_location(&self, access: &Access) -> Value {
         match stack(access).first() {
             Some(frame) => self.location(frame, Some(&said(access))),
@@ -265,7 +249,7 @@ impl Writer<'_> {
             "artifactLocation": artifact,
             "region": { "startLine": line },
         });
-        if let (Some(module), Some(offset)) = (&frame.module, frame.offset)
+        if let (None, Some(module), Some(offset)) = (&frame.file, &frame.module, frame.offset)
             && let Ok(offset) = i64::try_from(offset)
         {
             physical["address"] = json!({
@@ -447,11 +431,35 @@ mod tests {
     use super::*;
 
     #[test]
+    fn more_results_than_code_scanning_takes_lose_the_least_bad() {
+        let mut report = Report::new("vm", vec![]);
+        for verdict in [Verdict::NotARace, Verdict::NotARace, Verdict::SpecViolated] {
+            let mut race = Race::new(1, 1, [Access::unseen(), Access::unseen()]);
+            race.verdict = verdict;
+            report.races.push(race);
+        }
+        let writer = Writer {
+            report: &report,
+            root: None,
+            most: 1,
+        };
+        let run = &writer.log()["runs"][0];
+        assert_eq!(run["results"].as_array().map(Vec::len), Some(1));
+        assert_eq!(run["results"][0]["ruleId"], "spec-violated");
+        let notes = run["invocations"][0]["toolExecutionNotifications"].to_string();
+        assert!(
+            notes.contains("2 races with the least bad verdicts were left out"),
+            "{notes}"
+        );
+    }
+
+    #[test]
     fn paths_become_addresses() {
         let report = Report::new("vm", vec![]);
         let writer = Writer {
             report: &report,
             root: Some(Path::new("/home/ada/prog")),
+            most: RESULTS,
         };
         let uri = |path| writer.artifact(path).to_string();
         assert_eq!(

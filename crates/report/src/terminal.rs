@@ -27,15 +27,7 @@ const VALUE_COLUMN: usize = 44;
 
 /// The whole report.
 pub fn render(report: &Report, options: &Options) -> String {
-    let mut page = Page {
-        text: String::new(),
-        paint: Paint(options.colored()),
-        columns: options.columns(),
-        here: std::env::current_dir().ok(),
-        sources: Sources::default(),
-        report,
-        options,
-    };
+    let mut page = Page::new(report, options);
     let shown: Vec<&Race> = report
         .races
         .iter()
@@ -53,18 +45,21 @@ pub fn render(report: &Report, options: &Options) -> String {
 
 /// One race in the same form, for `deadheat show`.
 pub fn render_race(report: &Report, race: &Race, options: &Options) -> String {
-    let mut page = Page {
-        text: String::new(),
-        paint: Paint(options.colored()),
-        columns: options.columns(),
-        here: std::env::current_dir().ok(),
-        sources: Sources::default(),
-        report,
-        options,
-    };
+    let mut page = Page::new(report, options);
     page.race(race);
     page.line(RULE);
     page.text
+}
+
+/// Every race of the report by itself, for forms that embed the text.
+pub fn render_each(report: &Report, options: &Options) -> Vec<String> {
+    let mut page = Page::new(report, options);
+    let each = report.races.iter().map(|race| {
+        page.race(race);
+        page.line(RULE);
+        std::mem::take(&mut page.text)
+    });
+    each.collect()
 }
 
 #[derive(Clone, Copy)]
@@ -120,7 +115,19 @@ struct Page<'a> {
     options: &'a Options,
 }
 
-impl Page<'_> {
+impl<'a> Page<'a> {
+    fn new(report: &'a Report, options: &'a Options) -> Self {
+        Page {
+            text: String::new(),
+            paint: Paint(options.colored()),
+            columns: options.columns(),
+            here: std::env::current_dir().ok(),
+            sources: Sources::default(),
+            report,
+            options,
+        }
+    }
+
     fn line(&mut self, text: &str) {
         self.text.push_str(text.trim_end());
         self.text.push('\n');
@@ -487,6 +494,12 @@ impl Page<'_> {
                 "  - ",
                 "inputs and schedules other than those that were run",
             );
+        }
+        if !self.report.unused_suppressions.is_empty() {
+            self.line("suppressions that matched nothing:");
+        }
+        for one in &self.report.unused_suppressions {
+            self.line(&format!("  - {}", plain(one)));
         }
     }
 

@@ -211,6 +211,13 @@ fn gc_drops_old_recordings_and_details_but_no_verdict() {
     assert_eq!(store.report(5).unwrap().races.len(), 4);
     assert_eq!(store.history(&fingerprint.unwrap()).unwrap().len(), 5);
     assert_eq!(store.collect(2, false).unwrap().recordings.len(), 0);
+    let last = store.collect(0, false).unwrap();
+    assert_eq!(
+        last.recordings,
+        [folder.path().join("5")],
+        "not the one without a run"
+    );
+    assert!(running.is_dir());
 }
 
 #[test]

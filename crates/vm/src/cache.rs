@@ -488,16 +488,6 @@ impl Cache {
             self.set_indirect(index, self.indirect_miss);
         }
     }
-
-    /// True if some block was translated from this page.
-    pub fn has_code_from(&self, page: u64) -> bool {
-        self.by_page.contains_key(&page)
-    }
-
-    /// Bytes of code held.
-    pub fn used(&self) -> u64 {
-        self.next - layout::CACHE
-    }
 }
 
 /// The pages that ranges of guest code lie on.

@@ -16,7 +16,9 @@ const STATUS: u32 = RflagsBits::OF
     | RflagsBits::PF;
 
 /// Flags surely overwritten by `instruction`. Shifts by zero and repeated
-/// comparisons of nothing leave flags alone.
+/// comparisons of nothing leave flags alone; bit tests, bit scans and
+/// divisions leave the flags alone that the manual calls undefined after them
+/// (some processors do, and the guest shall see what its processor does).
 fn killed(instruction: &Instruction) -> u32 {
     use Mnemonic::*;
     let may_do_nothing = match instruction.mnemonic() {
@@ -31,6 +33,9 @@ fn killed(instruction: &Instruction) -> u32 {
         Rol | Ror | Rcl | Rcr => true,
         Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq => {
             instruction.has_rep_prefix() || instruction.has_repne_prefix()
+        }
+        Bt | Bts | Btr | Btc | Bsf | Bsr | Div | Idiv => {
+            return instruction.rflags_modified() & !instruction.rflags_undefined() & STATUS;
         }
         _ => false,
     };
@@ -114,6 +119,16 @@ mod tests {
             first_dead(code(&[0xc1, 0xe0, 0x04, 0x74, 0x00]).iter(), true),
             Some(0)
         );
+    }
+
+    #[test]
+    fn undefined_flags_that_survive_are_alive() {
+        // bt eax, 1; jmp
+        let test = code(&[0x0f, 0xba, 0xe0, 0x01, 0xeb, 0x00]);
+        assert_eq!(first_dead(test.iter(), true), None);
+        // idiv r12d; jmp
+        let divide = code(&[0x41, 0xf7, 0xfc, 0xeb, 0x00]);
+        assert_eq!(first_dead(divide.iter(), true), None);
     }
 
     #[test]

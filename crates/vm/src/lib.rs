@@ -34,6 +34,7 @@ mod layout;
 mod loader;
 mod machine;
 mod session;
+pub mod snapshot;
 mod state;
 mod translate;
 mod tree;

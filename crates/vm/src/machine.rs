@@ -9,14 +9,14 @@ use crate::kernel::signal::Trap;
 use crate::layout;
 use crate::observe::{AccessEvent, AfterHook, Interest, Observer, Sites, ThreadEvent, complex};
 use crate::record::{Ending, ProcessStatus, RecordError, Step, StepReader, StepWriter};
-use crate::schedule::{Choice, Policy, SliceEnd};
+use crate::schedule::{Choice, Policy, Recorded, SliceEnd};
 use crate::space::{Backing, Space};
 use crate::thread::{State, Thread, WaitOn};
 use crate::translate::{Instrumentation, MAX_BLOCK, RING_MARGIN, SLACK, Shape, Translator};
 use crate::tree::Tree;
 use crate::{Divergence, Error, fault, host, host_signals, kernel, memory};
 use race::Moment;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Longest slice when only one thread can run: bounds the distance between
@@ -57,6 +57,19 @@ pub enum Stop {
     Reached(Moment),
     /// The recording stops here without an end (the recording vm was killed).
     RecordingEnds,
+    /// Only in a copy: no thread that may run can run. `input` tells that some
+    /// thread waits for input the recording does not have.
+    Stuck { input: bool },
+    /// Only in a copy: its instructions are used up.
+    Limit,
+}
+
+/// What makes a vm a copy (see `snapshot`).
+struct CopyState {
+    /// Instructions of all threads at which it stops.
+    limit: u64,
+    /// Threads that are held back.
+    frozen: BTreeSet<u32>,
 }
 
 /// A guest fault that no handler took: the guest dies of it.
@@ -97,6 +110,8 @@ pub struct Vm {
     /// traces.
     samples: HashMap<u64, u8, Spread>,
     hot: HashSet<u64, Spread>,
+    sample: u64,
+    hot_after: u8,
     pub space: Space,
     pub threads: BTreeMap<u32, Thread>,
     /// The thread whose registers are in the context.
@@ -125,6 +140,11 @@ pub struct Vm {
     pub fault: Option<GuestFault>,
     ending: Option<Ending>,
     pub(crate) tree: Option<Tree>,
+    copy: Option<CopyState>,
+    /// A replay does not show the program's output.
+    pub(crate) muted: bool,
+    /// Stop before system calls instead of making them.
+    before_syscalls: bool,
     /// This process was just forked: the slice under way is its parent's.
     reborn: bool,
     /// The slice under way was cut short by a signal.
@@ -151,6 +171,8 @@ impl Vm {
             sites: Sites::default(),
             samples: HashMap::default(),
             hot: HashSet::default(),
+            sample: SAMPLE,
+            hot_after: HOT,
             space: Space::default(),
             threads: BTreeMap::new(),
             current: 0,
@@ -172,6 +194,9 @@ impl Vm {
             fault: None,
             ending: None,
             tree: None,
+            copy: None,
+            muted: false,
+            before_syscalls: false,
             reborn: false,
             cut: false,
             flushed_at: 0,
@@ -198,6 +223,18 @@ impl Vm {
         for (range, path, offset) in code {
             self.tell_code_mapped(range, &path, offset);
         }
+    }
+
+    /// A replay from here on does not show what the program writes.
+    pub fn mute(&mut self) {
+        self.muted = true;
+    }
+
+    /// Makes a trace of every block met at a look every `instructions`
+    /// instructions, however seldom it runs: for tests of traces.
+    pub fn trace_eagerly(&mut self, instructions: u64) {
+        self.sample = instructions.max(2 * SLACK);
+        self.hot_after = 1;
     }
 
     /// Takes the observers back, in the order they were added.
@@ -252,7 +289,7 @@ impl Vm {
     }
 
     fn set_remaining(&mut self, instructions: u64) {
-        let chunk = instructions.min(SAMPLE);
+        let chunk = instructions.min(self.sample);
         self.reserve = instructions - chunk;
         self.context.remaining = chunk as i64 - SLACK as i64;
     }
@@ -264,13 +301,13 @@ impl Vm {
             return false;
         }
         self.drain_ring();
-        let chunk = self.reserve.min(SAMPLE);
+        let chunk = self.reserve.min(self.sample);
         self.reserve -= chunk;
         self.context.remaining += chunk as i64;
         let pc = self.cache.block(block).pc;
         let seen = self.samples.entry(pc).or_default();
         *seen = seen.saturating_add(1);
-        if *seen == HOT && self.hot.insert(pc) {
+        if *seen == self.hot_after && self.hot.insert(pc) {
             self.cache.retire(pc);
         }
         true
@@ -374,10 +411,18 @@ impl Vm {
                 None => match self.next_slice()? {
                     Some(choice) => self.begin_slice(choice),
                     None if self.ended.is_some() => continue,
+                    None if self.copy.is_some() => return Ok(self.stuck()),
                     None => return Ok(Stop::RecordingEnds),
                 },
             };
             let mut part = slice.planned - slice.done;
+            if let Some(copy) = &self.copy {
+                let left = copy.limit.saturating_sub(self.instructions());
+                if left == 0 {
+                    return Ok(Stop::Limit);
+                }
+                part = part.min(left);
+            }
             if let Some(until) = until
                 && until.thread == slice.thread
             {
@@ -448,7 +493,7 @@ impl Vm {
 
     fn begin_slice(&mut self, choice: Choice) -> Slice {
         let from = self.last_slice.map(|(thread, _)| thread);
-        if from != Some(choice.thread) {
+        if self.current != choice.thread {
             self.switch_to(choice.thread);
             let event = ThreadEvent::Switched {
                 from,
@@ -596,9 +641,15 @@ impl Vm {
             self.flushed_at = now;
             self.flush_recording()?;
         }
-        let runnable = self.wait_for_runnable()?;
+        let mut runnable = self.wait_for_runnable()?;
         if self.ended.is_some() {
             return Ok(None);
+        }
+        if let Some(copy) = &self.copy {
+            runnable.retain(|thread| !copy.frozen.contains(thread));
+            if runnable.is_empty() {
+                return Ok(None);
+            }
         }
         let last = self.last_slice;
         let Pace::Policy { policy, .. } = &mut self.pace else {
@@ -721,11 +772,13 @@ impl Vm {
                 return Ok(runnable);
             }
             match next_deadline {
-                Some(deadline) if !outside => {
+                // Nothing comes from outside into a copy: time just passes.
+                Some(deadline) if !outside || self.copy.is_some() => {
                     let jump = deadline.saturating_sub(now);
                     self.clock.jumped += jump;
                     self.note(Step::Advance(jump))?;
                 }
+                _ if self.copy.is_some() => return Ok(runnable),
                 deadline => {
                     // Nothing can happen here before the outside moves (or a
                     // timer that runs with it).
@@ -738,6 +791,115 @@ impl Vm {
                 }
             }
         }
+    }
+
+    /// Makes this vm a copy that stops after `instructions` more: the recorded
+    /// schedule becomes a guide, and nothing reaches the outside.
+    pub(crate) fn become_copy(&mut self, instructions: u64) -> Result<(), Error> {
+        let mut slices = VecDeque::new();
+        // The slice under way goes on first.
+        let rest = self.slice.take();
+        if let Some(slice) = rest {
+            slices.push_back(Choice {
+                thread: slice.thread,
+                instructions: slice.planned - slice.done,
+            });
+        }
+        if let Pace::Follow(steps) = &mut self.pace {
+            if rest.is_some() {
+                steps.next_step()?;
+            }
+            while let Some(step) = steps.next_step()? {
+                if let Step::Slice {
+                    thread,
+                    instructions,
+                    ..
+                } = step
+                {
+                    slices.push_back(Choice {
+                        thread,
+                        instructions,
+                    });
+                }
+            }
+        }
+        self.pace = Pace::Policy {
+            policy: Box::new(Recorded::new(slices, crate::DEFAULT_QUANTUM)),
+            steps: None,
+        };
+        self.io.become_copy()?;
+        self.muted = true;
+        self.tree = None;
+        self.copy = Some(CopyState {
+            limit: self.instructions().saturating_add(instructions),
+            frozen: BTreeSet::new(),
+        });
+        Ok(())
+    }
+
+    /// In a copy: holds a thread back, or lets it go on.
+    pub fn freeze(&mut self, thread: u32, held: bool) {
+        if let Some(copy) = &mut self.copy {
+            if held {
+                copy.frozen.insert(thread);
+            } else {
+                copy.frozen.remove(&thread);
+            }
+        }
+        // The frozen thread's slice is over.
+        self.slice = None;
+    }
+
+    /// In a copy: schedules by `policy` from here on.
+    pub fn schedule_by(&mut self, policy: Box<dyn Policy>) {
+        if self.copy.is_some() {
+            self.instrumentation.sequencers = policy.at_sequencers();
+            self.flush_cache();
+            self.slice = None;
+            self.pace = Pace::Policy {
+                policy,
+                steps: None,
+            };
+        }
+    }
+
+    /// In a copy: runs one thread alone for at most `instructions`. With
+    /// `to_sequencer` it stops before its next system call and after its next
+    /// locked instruction.
+    pub fn run_thread(
+        &mut self,
+        thread: u32,
+        instructions: u64,
+        to_sequencer: bool,
+    ) -> Result<SliceEnd, Error> {
+        if self.ended.is_some() || !self.threads.contains_key(&thread) {
+            return Ok(SliceEnd::Exited);
+        }
+        if self.instrumentation.sequencers != to_sequencer {
+            self.instrumentation.sequencers = to_sequencer;
+            self.flush_cache();
+        }
+        self.before_syscalls = to_sequencer;
+        self.slice = None;
+        let slice = self.begin_slice(Choice {
+            thread,
+            instructions,
+        });
+        let end = self.run_part(slice.planned);
+        self.before_syscalls = false;
+        let end = end?;
+        let done = self.retire();
+        self.finish_slice(Slice { done, ..slice }, end)?;
+        Ok(end)
+    }
+
+    /// Why a copy cannot go on.
+    fn stuck(&self) -> Stop {
+        let input = self.threads.values().any(|thread| {
+            matches!(&thread.state, State::Blocked(wait)
+                if matches!(wait.on, WaitOn::Host(_) | WaitOn::Child))
+        });
+        Stop::Stuck { input }
     }
 
     /// Signals that have reached the vm become the guest's.
@@ -890,6 +1052,12 @@ impl Vm {
                     ExitKind::Quantum => {
                         walking = !self.next_chunk(exit.block);
                         None
+                    }
+                    ExitKind::Syscall if self.before_syscalls => {
+                        // Back to the two bytes of the instruction, uncounted.
+                        self.context.regs.rip -= 2;
+                        self.context.remaining += 1;
+                        Some(SliceEnd::Sequencer)
                     }
                     ExitKind::Syscall => self.system_call()?,
                     ExitKind::Emulate => self.emulate()?,

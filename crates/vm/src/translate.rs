@@ -551,7 +551,11 @@ impl Translator {
             lea.set_memory_base(operand.base);
             lea.set_memory_index(operand.index);
             lea.set_memory_index_scale(operand.scale);
-            lea.set_memory_displ_size(8);
+            // The displacement has the width of the address.
+            let narrow = [operand.base, operand.index]
+                .iter()
+                .any(|register| register.is_gpr32());
+            lea.set_memory_displ_size(if narrow { 4 } else { 8 });
             lea.set_memory_displacement64(operand.displacement);
             self.encode(builder, &lea);
         }
@@ -861,7 +865,14 @@ fn classify_end(instruction: &Instruction) -> End {
             return End::Emulate;
         }
         Ud0 | Ud1 | Ud2 | Int3 | Int1 | Hlt => return End::Trap,
-        Int => return End::Emulate,
+        Int | Lgs => return End::Emulate,
+        // Loading GS would take the vm's own context away.
+        Mov | Pop
+            if instruction.op0_kind() == OpKind::Register
+                && instruction.op0_register() == Register::GS =>
+        {
+            return End::Emulate;
+        }
         _ => {}
     }
     match instruction.flow_control() {

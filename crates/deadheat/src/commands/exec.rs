@@ -25,6 +25,6 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let mut vm = Vm::live(&program, arguments.schedule.choice())?;
     match vm.run(None)? {
         Stop::Ended(status) => Ok(end_like(status)),
-        Stop::Reached(_) | Stop::RecordingEnds => Ok(race::exit_code::FAILURE),
+        _ => Ok(race::exit_code::FAILURE),
     }
 }

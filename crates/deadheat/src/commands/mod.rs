@@ -2,6 +2,8 @@
 
 pub mod baseline;
 pub mod compare;
+pub mod detect;
+pub mod doctor;
 pub mod dump;
 pub mod exec;
 pub mod explain;
@@ -12,6 +14,8 @@ pub mod pack;
 pub mod record;
 pub mod replay;
 pub mod report;
+pub mod run;
+pub mod sample;
 pub mod show;
 
 use std::fmt;
@@ -46,6 +50,15 @@ impl From<vm::Error> for Failure {
     }
 }
 
+impl From<collide::SampleError> for Failure {
+    fn from(error: collide::SampleError) -> Self {
+        Failure {
+            code: error.exit_code(),
+            message: error.to_string(),
+        }
+    }
+}
+
 impl From<::report::Error> for Failure {
     fn from(error: ::report::Error) -> Self {
         Failure {
@@ -58,6 +71,22 @@ impl From<::report::Error> for Failure {
 impl From<vm::record::RecordError> for Failure {
     fn from(error: vm::record::RecordError) -> Self {
         vm::Error::from(error).into()
+    }
+}
+
+impl From<::detect::Error> for Failure {
+    fn from(error: ::detect::Error) -> Self {
+        Failure {
+            code: error.exit_code(),
+            message: error.to_string(),
+        }
+    }
+}
+
+/// For the way through a pipe, from the process that did the work.
+impl From<Failure> for (String, i32) {
+    fn from(failure: Failure) -> Self {
+        (failure.message, failure.code)
     }
 }
 

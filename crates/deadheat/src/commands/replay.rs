@@ -41,7 +41,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
             show(&vm, moment);
             Ok(0)
         }
-        Stop::RecordingEnds => {
+        Stop::RecordingEnds | Stop::Stuck { .. } | Stop::Limit => {
             eprintln!(
                 "deadheat: the recording ends here, before the program did (the recording deadheat was killed)"
             );

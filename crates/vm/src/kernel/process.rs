@@ -533,7 +533,7 @@ impl Vm {
     }
 
     pub(super) fn shows_output(&self) -> bool {
-        self.tree.as_ref().is_none_or(|tree| tree.shows_output())
+        !self.muted && self.tree.as_ref().is_none_or(|tree| tree.shows_output())
     }
 
     pub(super) fn await_turn(&mut self, write: Option<u64>) -> Result<(), Error> {

@@ -7,8 +7,11 @@
 
 mod pct;
 mod random;
+mod recorded;
 mod round_robin;
 mod sequencer;
+
+pub use recorded::Recorded;
 
 use std::fmt;
 use std::str::FromStr;
