@@ -6,8 +6,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static int depth, deepest, count, budget = 2;
-static int order[16], values[16];
+static volatile int depth, deepest, count, budget = 2;
+static volatile int order[16], values[16];
 
 static void nested(int sig) {
     depth++;
