@@ -108,21 +108,19 @@ impl Vm {
     pub(super) fn sys_execveat(&mut self, call: &Call) -> Outcome {
         let [directory, path, arguments, environment, flags, _] = call.arguments;
         let mut path = memory::read_c_string(path, 4096)?;
-        let mut host = libc::AT_FDCWD;
         if path.is_empty() && flags as i32 & libc::AT_EMPTY_PATH != 0 {
             let number = self.host_only(directory as i32, libc::EACCES)?.number;
             path = self.recorded_path(number)?;
         } else {
-            host = self.host_directory(directory as i32, &path)?;
+            let host = self.host_directory(directory as i32, &path)?;
             if host != libc::AT_FDCWD {
                 let mut full = self.recorded_path(host)?;
                 full.push(b'/');
                 full.extend_from_slice(&path);
                 path = full;
-                host = libc::AT_FDCWD;
             }
         }
-        self.execute_program(host, path, arguments, environment)
+        self.execute_program(libc::AT_FDCWD, path, arguments, environment)
     }
 
     /// Where a host descriptor's file lies.
@@ -174,7 +172,7 @@ impl Vm {
         let name = self.program_name();
         if let Some(thread) = self.threads.get_mut(&id) {
             thread.tid = pid;
-            thread.vector = Box::default();
+            *thread.vector = Default::default();
             thread.clear_child_tid = 0;
             thread.robust_list = 0;
             thread.signals.stack = Default::default();

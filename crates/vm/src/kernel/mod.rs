@@ -173,7 +173,6 @@ impl Vm {
             call.interrupted = true;
             outcome = Err(Halt::Errno(libc::EINTR));
         }
-        self.settle();
         let (result, end) = match outcome {
             Ok(result) => (result, None),
             Err(Halt::Errno(errno)) => (-i64::from(errno), None),
