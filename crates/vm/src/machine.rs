@@ -15,6 +15,7 @@ use crate::thread::{State, Thread, WaitOn};
 use crate::translate::{Instrumentation, MAX_BLOCK, RING_MARGIN, SLACK, Shape, Translator};
 use crate::tree::Tree;
 use crate::{Divergence, Error, fault, host, host_signals, kernel, memory};
+use iced_x86::{Decoder, DecoderOptions};
 use race::Moment;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use xxhash_rust::xxh3::Xxh3;
@@ -848,6 +849,9 @@ impl Vm {
                     self.context.regs.rip = exit.pc;
                 }
                 let end = match exit.kind {
+                    ExitKind::Indirect if !is_canonical(self.context.regs.rip) => {
+                        self.bad_branch(exit.pc)?
+                    }
                     ExitKind::Indirect => {
                         if !walking {
                             let pc = self.context.regs.rip;
@@ -997,6 +1001,26 @@ impl Vm {
     /// Forgets translations of a guest range that changed.
     pub(crate) fn code_changed(&mut self, range: std::ops::Range<u64>) {
         self.cache.invalidate(range);
+    }
+
+    /// The indirect branch at `pc` went to an address that no program counter
+    /// can hold. The machine raises that in the branch itself: takes it back.
+    fn bad_branch(&mut self, pc: u64) -> Result<Option<SliceEnd>, Error> {
+        let mut bytes = [0; 15];
+        let length = self.space.fetch(pc, &mut bytes);
+        let branch = Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode();
+        // A call has pushed eight bytes, a return popped them and more.
+        let moved = branch.stack_pointer_increment() as i64 as u64;
+        let stack = &mut self.context.regs.gpr[reg::RSP];
+        *stack = stack.wrapping_sub(moved);
+        self.context.regs.rip = pc;
+        self.context.remaining += 1;
+        // A general protection fault.
+        let trap = Trap {
+            number: 13,
+            ..Trap::default()
+        };
+        self.guest_fault(libc::SIGSEGV, 128 /* SI_KERNEL */, 0, trap)
     }
 
     /// No instruction can be executed at rip.
@@ -1266,6 +1290,14 @@ impl Vm {
             observer.thread(moment, event);
         }
     }
+}
+
+/// True if a branch to this address can be made, though it may fault there: its
+/// upper bits repeat bit 47. (With five levels of page tables it would be bit
+/// 56; the addresses between are never mapped and fault either way.)
+fn is_canonical(address: u64) -> bool {
+    const UNUSED: u32 = 64 - 48;
+    ((address << UNUSED) as i64 >> UNUSED) as u64 == address
 }
 
 fn host_nanoseconds() -> u64 {

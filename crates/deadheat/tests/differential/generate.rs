@@ -619,8 +619,8 @@ impl Generator<'_> {
         case
     }
 
-    fn filler(&mut self, codes: &[Code], case: &mut Case) {
-        // Instructions that leave rsp, r14 and r15 alone, for loops.
+    /// A few instructions that leave rsp, r14 and r15 alone.
+    pub fn filler(&mut self, codes: &[Code], case: &mut Case) {
         for _ in 0..self.random.below(4) {
             let code = *self.random.pick(codes);
             if code.is_stack_instruction() || code.op_code().is_save_restore() {

@@ -23,12 +23,15 @@
 
 mod assembler;
 mod child;
+mod counts;
 mod elf;
+mod faults;
 mod generate;
 mod program;
 mod random;
 mod run;
 mod sequences;
+mod tracer;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
