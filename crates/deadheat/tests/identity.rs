@@ -191,6 +191,13 @@ fn subjects(folder: &Path, wanted: Option<&str>) -> Vec<Result<Subject, String>>
     subjects
 }
 
+/// A command that is killed if it hangs; no program here takes a second.
+fn limited(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", "60"]).arg(program);
+    command
+}
+
 fn run(command: &mut Command) -> Result<Output, String> {
     command
         .stdin(std::process::Stdio::null())
@@ -216,7 +223,7 @@ fn demand(command: &mut Command, expected: &Output, what: &str) -> Result<(), St
 
 fn record(subject: &Subject, directory: &Path, schedule: &str, seed: u64) -> Command {
     let _ = std::fs::remove_dir_all(directory);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_deadheat"));
+    let mut command = limited(env!("CARGO_BIN_EXE_deadheat"));
     command
         .args(["record", "--schedule", schedule, "--quantum", "3000"])
         .args(["--seed", &seed.to_string(), "-o"])
@@ -268,10 +275,10 @@ fn check(subject: &Subject, folder: &Path) -> Result<String, String> {
                     )?;
                 }
             }
-            let mut replay = Command::new(env!("CARGO_BIN_EXE_deadheat"));
+            let mut replay = limited(env!("CARGO_BIN_EXE_deadheat"));
             replay.arg("replay").arg(&directory);
             demand(&mut replay, &recorded, &at("replay"))?;
-            let mut observed = Command::new(std::env::current_exe().expect("we are running"));
+            let mut observed = limited(std::env::current_exe().expect("we are running"));
             observed.arg(CHILD).arg(&directory);
             demand(
                 &mut observed,

@@ -1,6 +1,6 @@
 //! The vm itself: one guest process, its threads, and the loop that runs them.
 
-use crate::cache::{Cache, ExitKind, LINKED, Spread, pages_of};
+use crate::cache::{Cache, ExitKind, LINKED, Spread, Translation, pages_of};
 use crate::clock::Clock;
 use crate::context::{BREAK, Context, Registers, reg};
 use crate::io::Io;
@@ -98,6 +98,10 @@ pub struct Vm {
     /// traces.
     samples: HashMap<u64, u8, Spread>,
     hot: HashSet<u64, Spread>,
+    /// The next instruction writes to guarded code and is run by itself; pages
+    /// whose translation was made for that.
+    alone: bool,
+    stale: Vec<u64>,
     sample: u64,
     hot_after: u8,
     pub space: Space,
@@ -152,6 +156,8 @@ impl Vm {
             sites: Sites::default(),
             samples: HashMap::default(),
             hot: HashSet::default(),
+            alone: false,
+            stale: Vec::new(),
             sample: SAMPLE,
             hot_after: HOT,
             space: Space::default(),
@@ -943,9 +949,24 @@ impl Vm {
         self.context.exit as u32
     }
 
+    /// The instruction at `pc` alone, from pages left writable. What was made
+    /// of them is forgotten before anything else runs.
+    fn alone(&mut self, pc: u64) -> u64 {
+        let (translation, pages) = self.translate(pc, 1);
+        self.stale = pages;
+        let block = self.cache.insert(1, translation);
+        self.cache.block(block).host
+    }
+
     /// Host address at which the current thread goes on.
     fn entry(&mut self, walking: bool) -> Result<u64, Error> {
         let pc = self.context.regs.rip;
+        for page in std::mem::take(&mut self.stale) {
+            self.cache.invalidate(page..page + layout::PAGE);
+        }
+        if std::mem::take(&mut self.alone) {
+            return Ok(self.alone(pc));
+        }
         if !walking {
             // A block can always be made, if only to say that there is none.
             if let Some(block) = self.block(pc, LINKED) {
@@ -970,6 +991,15 @@ impl Vm {
         if let Some(block) = self.cache.find(pc, variant) {
             return Some(block);
         }
+        let (translation, pages) = self.translate(pc, variant);
+        for page in pages {
+            self.space.guard_code(page);
+        }
+        Some(self.cache.insert(variant, translation))
+    }
+
+    /// Translates the block at `pc`; says which pages it was made from.
+    fn translate(&mut self, pc: u64, variant: u32) -> (Translation, Vec<u64>) {
         let flushes = self.cache.flushes;
         let shape = if variant == LINKED && self.hot.contains(&pc) {
             Shape::Trace
@@ -992,10 +1022,8 @@ impl Vm {
             // the vm; records already in the ring still name them.
             self.drain_ring();
         }
-        for page in pages_of(&translation.guest) {
-            self.space.guard_code(page);
-        }
-        Some(self.cache.insert(variant, translation))
+        let pages = pages_of(&translation.guest).collect();
+        (translation, pages)
     }
 
     /// Forgets translations of a guest range that changed.
@@ -1078,6 +1106,9 @@ impl Vm {
             && let Some(page) = self.space.unguard_code(fault.address)
         {
             self.cache.invalidate(page..page + layout::PAGE);
+            // If the instruction writes to the page it lies on, translating it
+            // the usual way would guard the page again before it has run.
+            self.alone = true;
             return Ok(None);
         }
         let pc = self.context.regs.rip;

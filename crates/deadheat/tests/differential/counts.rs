@@ -28,16 +28,26 @@ fn single_step(
 ) -> Result<Vec<[u64; 18]>, String> {
     let mut tracee = Tracee::start(program)?;
     let mut states: Vec<[u64; 18]> = vec![tracee.registers()];
+    // syscall leaves the flags in r11, and with them the tracer's trap flag.
+    let mut with_trap_flag = None;
     loop {
         match tracee.step() {
             Stopped::Signal(libc::SIGTRAP) => {
-                let state = tracee.registers();
+                let mut state = tracee.registers();
                 let before = states.last().map_or(0, |state| state[16]);
                 let repeated = state[16] == before
                     && code(before).is_some_and(|instruction| {
                         instruction.is_string_instruction()
                             && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
                     });
+                if code(before).is_some_and(|one| one.mnemonic() == Mnemonic::Syscall) {
+                    with_trap_flag = Some(state[11]);
+                }
+                if with_trap_flag == Some(state[11]) {
+                    state[11] &= !0x100;
+                } else {
+                    with_trap_flag = None;
+                }
                 if !repeated {
                     states.push(state);
                 }
