@@ -141,9 +141,6 @@ fn subjects(folder: &Path, wanted: Option<&str>) -> Vec<Result<Subject, String>>
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        if wanted.is_some_and(|wanted| !name.contains(wanted)) {
-            continue;
-        }
         let expectation = match declared {
             "output as natively" => Expectation::AsNatively,
             "output depends on the schedule" => Expectation::DependsOnSchedule,
@@ -159,7 +156,11 @@ fn subjects(folder: &Path, wanted: Option<&str>) -> Vec<Result<Subject, String>>
             _ => &[("", &[])],
         };
         for (suffix, extra) in variants {
-            let program = folder.join(format!("{name}{suffix}"));
+            let full = format!("{name}{suffix}");
+            if wanted.is_some_and(|wanted| !full.contains(wanted)) {
+                continue;
+            }
+            let program = folder.join(&full);
             let mut command = match source.extension().and_then(|one| one.to_str()) {
                 Some("c") => Command::new("gcc"),
                 Some("cpp") => Command::new("g++"),
@@ -176,7 +177,7 @@ fn subjects(folder: &Path, wanted: Option<&str>) -> Vec<Result<Subject, String>>
             let built = command.output();
             subjects.push(match built {
                 Ok(output) if output.status.success() => Ok(Subject {
-                    name: format!("{name}{suffix}"),
+                    name: full,
                     program,
                     expectation,
                 }),
