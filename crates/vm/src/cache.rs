@@ -23,7 +23,8 @@ pub type BlockId = u32;
 /// `Cache::exits`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExitKind {
-    /// An indirect branch missed the table; the context's rip is its target.
+    /// An indirect branch (this is its address) missed the table; the
+    /// context's rip is its target.
     Indirect,
     /// The host signal handler took over; see `Context::fault`.
     Fault,
@@ -175,8 +176,7 @@ impl std::hash::Hasher for Spread {
     }
 }
 
-const INDIRECT_EXIT: u32 = 0;
-pub const FAULT_EXIT: u32 = 1;
+pub const FAULT_EXIT: u32 = 0;
 
 impl Cache {
     pub fn install() -> Result<Self, Error> {
@@ -219,12 +219,12 @@ impl Cache {
         code.store(Emitter::field(offset::GPR + 8 * reg::RSP), reg::RSP);
         code.load(reg::RSP, Emitter::field(offset::HOST_RSP));
         code.jump_memory(Emitter::field(offset::EXIT_ROUTINE));
-        // A missed indirect branch: target in rcx, guest rcx and rdx spilled.
+        // A missed indirect branch: target in rcx, guest rcx and rdx spilled;
+        // the branch has said which exit it is.
         self.indirect_miss = code.here();
         code.store(Emitter::field(offset::RIP), reg::RCX);
         code.load(reg::RCX, Emitter::field(offset::SPILL + 8 * reg::RCX));
         code.load(reg::RDX, Emitter::field(offset::SPILL + 8 * reg::RDX));
-        code.store_imm32(Emitter::field(offset::EXIT), INDIRECT_EXIT);
         code.jump(self.common_exit);
         self.write_code(&code);
         self.first_block = self.next;
@@ -254,17 +254,15 @@ impl Cache {
         self.by_pc.clear();
         self.by_page.clear();
         self.exits.clear();
-        for kind in [ExitKind::Indirect, ExitKind::Fault] {
-            self.exits.push(Exit {
-                kind,
-                pc: 0,
-                adjust: 0,
-                block: BlockId::MAX,
-                branch: 0,
-                patch_at: 0,
-                stub: 0,
-            });
-        }
+        self.exits.push(Exit {
+            kind: ExitKind::Fault,
+            pc: 0,
+            adjust: 0,
+            block: BlockId::MAX,
+            branch: 0,
+            patch_at: 0,
+            stub: 0,
+        });
         self.next = self.first_block;
         for index in 0..layout::INDIRECT_ENTRIES {
             self.set_indirect(index, self.indirect_miss);

@@ -1,6 +1,6 @@
 //! The vm itself: one guest process, its threads, and the loop that runs them.
 
-use crate::cache::{Cache, ExitKind, LINKED, Spread, pages_of};
+use crate::cache::{Cache, ExitKind, LINKED, Spread, Translation, pages_of};
 use crate::clock::Clock;
 use crate::context::{BREAK, Context, Registers, reg};
 use crate::io::Io;
@@ -15,6 +15,7 @@ use crate::thread::{State, Thread, WaitOn};
 use crate::translate::{Instrumentation, MAX_BLOCK, RING_MARGIN, SLACK, Shape, Translator};
 use crate::tree::Tree;
 use crate::{Divergence, Error, fault, host, host_signals, kernel, memory};
+use iced_x86::{Decoder, DecoderOptions};
 use race::Moment;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use xxhash_rust::xxh3::Xxh3;
@@ -110,6 +111,10 @@ pub struct Vm {
     /// traces.
     samples: HashMap<u64, u8, Spread>,
     hot: HashSet<u64, Spread>,
+    /// The next instruction writes to guarded code and is run by itself; pages
+    /// whose translation was made for that.
+    alone: bool,
+    stale: Vec<u64>,
     sample: u64,
     hot_after: u8,
     pub space: Space,
@@ -171,6 +176,8 @@ impl Vm {
             sites: Sites::default(),
             samples: HashMap::default(),
             hot: HashSet::default(),
+            alone: false,
+            stale: Vec::new(),
             sample: SAMPLE,
             hot_after: HOT,
             space: Space::default(),
@@ -578,8 +585,8 @@ impl Vm {
         for value in regs.gpr.iter().chain([&regs.rip, &regs.fs_base]) {
             hash.update(&value.to_le_bytes());
         }
-        // Of the flags only the direction: status flags that nobody reads any
-        // more may be the translation's own.
+        // Status flags that nothing reads any more may have been used for the
+        // counter, depending on where blocks end: only the direction counts.
         hash.update(&(regs.rflags & 0x400).to_le_bytes());
         hash.digest() as u32
     }
@@ -1027,6 +1034,9 @@ impl Vm {
                     self.context.regs.rip = exit.pc;
                 }
                 let end = match exit.kind {
+                    ExitKind::Indirect if !is_canonical(self.context.regs.rip) => {
+                        self.bad_branch(exit.pc)?
+                    }
                     ExitKind::Indirect => {
                         if !walking {
                             let pc = self.context.regs.rip;
@@ -1128,9 +1138,24 @@ impl Vm {
         self.context.exit as u32
     }
 
+    /// The instruction at `pc` alone, from pages left writable. What was made
+    /// of them is forgotten before anything else runs.
+    fn alone(&mut self, pc: u64) -> u64 {
+        let (translation, pages) = self.translate(pc, 1);
+        self.stale = pages;
+        let block = self.cache.insert(1, translation);
+        self.cache.block(block).host
+    }
+
     /// Host address at which the current thread goes on.
     fn entry(&mut self, walking: bool) -> Result<u64, Error> {
         let pc = self.context.regs.rip;
+        for page in std::mem::take(&mut self.stale) {
+            self.cache.invalidate(page..page + layout::PAGE);
+        }
+        if std::mem::take(&mut self.alone) {
+            return Ok(self.alone(pc));
+        }
         if !walking {
             // A block can always be made, if only to say that there is none.
             if let Some(block) = self.block(pc, LINKED) {
@@ -1155,6 +1180,15 @@ impl Vm {
         if let Some(block) = self.cache.find(pc, variant) {
             return Some(block);
         }
+        let (translation, pages) = self.translate(pc, variant);
+        for page in pages {
+            self.space.guard_code(page);
+        }
+        Some(self.cache.insert(variant, translation))
+    }
+
+    /// Translates the block at `pc`; says which pages it was made from.
+    fn translate(&mut self, pc: u64, variant: u32) -> (Translation, Vec<u64>) {
         let flushes = self.cache.flushes;
         let shape = if variant == LINKED && self.hot.contains(&pc) {
             Shape::Trace
@@ -1177,15 +1211,33 @@ impl Vm {
             // the vm; records already in the ring still name them.
             self.drain_ring();
         }
-        for page in pages_of(&translation.guest) {
-            self.space.guard_code(page);
-        }
-        Some(self.cache.insert(variant, translation))
+        let pages = pages_of(&translation.guest).collect();
+        (translation, pages)
     }
 
     /// Forgets translations of a guest range that changed.
     pub(crate) fn code_changed(&mut self, range: std::ops::Range<u64>) {
         self.cache.invalidate(range);
+    }
+
+    /// The indirect branch at `pc` went to an address that no program counter
+    /// can hold. The machine raises that in the branch itself: takes it back.
+    fn bad_branch(&mut self, pc: u64) -> Result<Option<SliceEnd>, Error> {
+        let mut bytes = [0; 15];
+        let length = self.space.fetch(pc, &mut bytes);
+        let branch = Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode();
+        // A call has pushed eight bytes, a return popped them and more.
+        let moved = branch.stack_pointer_increment() as i64 as u64;
+        let stack = &mut self.context.regs.gpr[reg::RSP];
+        *stack = stack.wrapping_sub(moved);
+        self.context.regs.rip = pc;
+        self.context.remaining += 1;
+        // A general protection fault.
+        let trap = Trap {
+            number: 13,
+            ..Trap::default()
+        };
+        self.guest_fault(libc::SIGSEGV, 128 /* SI_KERNEL */, 0, trap)
     }
 
     /// No instruction can be executed at rip.
@@ -1243,6 +1295,9 @@ impl Vm {
             && let Some(page) = self.space.unguard_code(fault.address)
         {
             self.cache.invalidate(page..page + layout::PAGE);
+            // If the instruction writes to the page it lies on, translating it
+            // the usual way would guard the page again before it has run.
+            self.alone = true;
             return Ok(None);
         }
         let pc = self.context.regs.rip;
@@ -1455,6 +1510,14 @@ impl Vm {
             observer.thread(moment, event);
         }
     }
+}
+
+/// True if a branch to this address can be made, though it may fault there: its
+/// upper bits repeat bit 47. (With five levels of page tables it would be bit
+/// 56; the addresses between are never mapped and fault either way.)
+fn is_canonical(address: u64) -> bool {
+    const UNUSED: u32 = 64 - 48;
+    ((address << UNUSED) as i64 >> UNUSED) as u64 == address
 }
 
 fn host_nanoseconds() -> u64 {

@@ -33,6 +33,7 @@ impl Vm {
             {
                 hash.update(&value.to_le_bytes());
             }
+            // Dead status flags are nobody's state (see `Vm::check`).
             hash.update(&(regs.rflags & 0x400).to_le_bytes());
             self.hash_vector(*id, &mut hash);
         }

@@ -1107,7 +1107,7 @@ impl Builder<'_> {
         self.unspill(reg::RCX);
         self.unspill(reg::RDX);
         self.index += 1;
-        self.exit_now(ExitKind::Indirect, 0);
+        self.exit_now(ExitKind::Indirect, self.instruction_pc);
         self.code.patch_rel8_here(hit);
         self.unspill(reg::RCX);
         self.unspill(reg::RDX);
@@ -1164,9 +1164,21 @@ impl Builder<'_> {
         if self.variant != LINKED {
             self.code.store(Emitter::field(offset::RIP), reg::RCX);
             self.unspill(reg::RCX);
-            self.exit_now(ExitKind::Indirect, 0);
+            self.exit_now(ExitKind::Indirect, self.instruction_pc);
             return;
         }
+        // Which branch it was, should the target not be in the table.
+        let id = self.first_exit + self.exits.len() as u32;
+        let adjust = self.correction();
+        self.exits.push(PendingExit {
+            kind: ExitKind::Indirect,
+            pc: self.instruction_pc,
+            adjust,
+            branch: 0,
+            patch_at: 0,
+            stub: 0,
+        });
+        self.code.store_imm32(Emitter::field(offset::EXIT), id);
         self.spill(reg::RDX);
         self.code.load_imm(reg::RDX, 0);
         // crc32 rdx, rcx; movzx edx, dx

@@ -38,8 +38,22 @@ fn excluded(code: Code) -> bool {
         | Mwait | Monitorx | Mwaitx => true,
         // A selector's limit holds the processor's number.
         Lsl => true,
-        // The vm refuses to load GS with a selector, and says so.
-        Lgs => true,
+        // Selectors are the machine's, not each guest thread's: 64-bit programs
+        // have no use for them. Loading GS the vm refuses, and says so.
+        Lgs | Lfs | Lss => true,
+        Mov | Pop
+            if matches!(
+                code.op_code().op0_kind(),
+                OpCodeOperandKind::seg_reg
+                    | OpCodeOperandKind::fs
+                    | OpCodeOperandKind::gs
+                    | OpCodeOperandKind::es
+                    | OpCodeOperandKind::ds
+                    | OpCodeOperandKind::ss
+            ) =>
+        {
+            true
+        }
         // Leave the machine with the kernel's help in ways only it can undo.
         Iret | Iretd | Iretq | Retf | Uiret => true,
         _ => {
@@ -619,8 +633,8 @@ impl Generator<'_> {
         case
     }
 
-    fn filler(&mut self, codes: &[Code], case: &mut Case) {
-        // Instructions that leave rsp, r14 and r15 alone, for loops.
+    /// A few instructions that leave rsp, r14 and r15 alone.
+    pub fn filler(&mut self, codes: &[Code], case: &mut Case) {
         for _ in 0..self.random.below(4) {
             let code = *self.random.pick(codes);
             if code.is_stack_instruction() || code.op_code().is_save_restore() {

@@ -11,7 +11,8 @@
 //!
 //! Not compared, because the architecture or the vm's purpose makes them
 //! differ: cpuid, time stamps, random numbers, the processor's number (rdpid,
-//! lsl), xgetbv, transactions, protection keys, monitor and wait instructions;
+//! lsl), xgetbv, transactions, protection keys, monitor and wait instructions, loads of segment
+//! selectors;
 //! the x87 instruction and data pointers and which XSAVE components are in
 //! use. Codes this processor does not have are left out by trying them; cases
 //! that fault natively are compared by their fault state instead.
@@ -23,12 +24,15 @@
 
 mod assembler;
 mod child;
+mod counts;
 mod elf;
+mod faults;
 mod generate;
 mod program;
 mod random;
 mod run;
 mod sequences;
+mod tracer;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -58,10 +58,6 @@ pub const STACK_SIZE: u64 = 1024;
 pub const IMAGE_SIZE: usize = 2752;
 const SAVED_WORDS: u64 = 19;
 
-/// Times each case is run from its start; the last outcome is written. More
-/// than once, so that blocks are linked and become traces.
-const ROUNDS: i32 = 6;
-
 /// Bytes written per case.
 pub const RECORD: usize = (DUMP_END - DUMP + DATA_SIZE) as usize;
 
@@ -100,6 +96,24 @@ impl Layout {
         self.near + STACK + STACK_SIZE / 2
     }
 
+    /// The mapping below 2 GiB: nothing is mapped before and behind it.
+    pub fn low_start(&self) -> u64 {
+        LOW
+    }
+
+    pub fn low_end(&self) -> u64 {
+        LOW + 0x2000
+    }
+
+    /// `cmp dword [round], 1`: equal in the last round of a case.
+    pub fn compare_round(&self) -> Entry {
+        plain(Instruction::with2(
+            Code::Cmp_rm32_imm8,
+            at(self.near + ROUND),
+            1,
+        ))
+    }
+
     pub fn constants(&self) -> u64 {
         self.near + CONSTANTS
     }
@@ -113,6 +127,9 @@ pub struct Case {
     pub image: Vec<u8>,
     pub body: Vec<Entry>,
     pub labels: usize,
+    /// Times the case is run from its start; the last outcome is written.
+    /// More than once, so that blocks are linked and become traces.
+    pub rounds: i32,
 }
 
 pub const STATUS_FLAGS: u64 = 0x8d5;
@@ -141,6 +158,7 @@ impl Case {
             image: vector_image(&mut random),
             body: Vec::new(),
             labels: 0,
+            rounds: 6,
         }
     }
 }
@@ -315,6 +333,29 @@ impl Program {
         })
     }
 
+    /// The round a running program is in, by its memory.
+    pub fn round(&self, read: impl Fn(u64, &mut [u8])) -> u32 {
+        let mut word = [0; 4];
+        read(self.layout.near + ROUND, &mut word);
+        u32::from_le_bytes(word)
+    }
+
+    /// The instruction at `pc`.
+    pub fn instruction(&self, pc: u64) -> Option<Instruction> {
+        let at = pc.checked_sub(self.layout.code)? as usize;
+        let bytes = self.code.get(at..(at + 15).min(self.code.len()))?;
+        crate::counts::decode(bytes, pc)
+    }
+
+    /// The case whose body holds `pc`.
+    pub fn case_at(&self, pc: u64) -> Option<usize> {
+        self.addresses.iter().position(|body| {
+            body.first()
+                .zip(body.last())
+                .is_some_and(|(first, last)| (*first..=*last).contains(&pc))
+        })
+    }
+
     /// Writes the executable, with or without a second thread that only
     /// burns its time slices.
     pub fn write(&self, path: &Path, companion: bool) -> std::io::Result<()> {
@@ -468,7 +509,7 @@ fn emit_case(
     b.entries.push(plain(Instruction::with2(
         Code::Mov_rm32_imm32,
         at(near + ROUND),
-        ROUNDS,
+        case.rounds,
     )));
     b.entries.push(Entry::Label(again));
     b.entries

@@ -3,6 +3,8 @@
 
 use crate::assembler::Entry;
 use crate::child::Drive;
+use crate::counts;
+use crate::faults;
 use crate::generate::{Generator, straight_line_codes};
 use crate::program::{Case, Layout, PLACES, Place, Program, RECORD, Record};
 use crate::random::Random;
@@ -76,12 +78,19 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
         "{} of {known} instruction forms of 64-bit mode work on this processor",
         search.codes.len()
     );
+    let seed = option("--seed").unwrap_or(1);
+    if option("--case").is_none() {
+        let faults = faults::run(&folder, seed, &search.codes)?;
+        println!("{faults} kinds of fault are precise");
+        let counted = counts::run(&folder, seed, &search.codes)?;
+        println!("{counted} instructions counted and seen as by single-stepping");
+    }
     let seconds = std::env::var("DEADHEAT_DIFFERENTIAL_SECONDS")
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(SECONDS);
     let start = Instant::now();
-    let mut seed = option("--seed").unwrap_or(1);
+    let mut seed = seed;
     let mut cases = 0;
     let result = loop {
         match search.batch(seed, option("--case")) {
@@ -208,6 +217,17 @@ impl Search {
             }
         }
         let faulting = self.faulting(&cases, seed, layout)?;
+        // One of the cases that fault, by its state at the fault.
+        if let Some(at) = (0..cases.len()).find(|at| faulting[*at]) {
+            faults::check(&self.folder, &cases[at], layout, &[Drive::default()]).map_err(
+                |what| {
+                    format!(
+                        "seed {seed} case {} ({place:?}): the fault differs from native: {what}",
+                        numbers[at]
+                    )
+                },
+            )?;
+        }
         let keep = |at: &usize| !faulting[*at];
         let kept: Vec<usize> = (0..cases.len()).filter(keep).collect();
         let cases: Vec<Case> = kept.iter().map(|at| cases[*at].clone()).collect();
@@ -358,7 +378,7 @@ fn difference(
 }
 
 /// The instructions of a case, as text.
-fn text(case: &Case, base: u64) -> String {
+pub fn text(case: &Case, base: u64) -> String {
     let mut formatter = IntelFormatter::new();
     let mut show = |instruction: &Instruction| {
         let mut line = String::new();
