@@ -538,19 +538,28 @@ static SAMPLING: AtomicBool = AtomicBool::new(false);
 /// The cap is refilled this often.
 const REFILL_MICROS: u64 = 100_000;
 
+/// One percent of a sampling period of a tenth of a second. The paper's period
+/// is a second, which programs of a second never see twice.
+const WINDOW_MICROS: u64 = 1_000;
+
 unsafe extern "C" fn sample(_: *mut c_void) -> *mut c_void {
     let share = u64::from(options::SAMPLE.load(Ordering::Relaxed));
+    if share < 100 {
+        // The first window opens somewhere in the first period, so that short
+        // programs are not always seen from their start.
+        let phase = u64::from(sys::process_id()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        sys::sleep_micros(phase % ((100 - share) * WINDOW_MICROS));
+    }
     loop {
+        threads::refill();
         if share >= 100 {
             sys::sleep_micros(REFILL_MICROS);
-            threads::refill();
             continue;
         }
         threads::window(true);
-        threads::refill();
-        sys::sleep_micros(share * 10_000);
+        sys::sleep_micros(share * WINDOW_MICROS);
         threads::window(false);
-        sys::sleep_micros((100 - share) * 10_000);
+        sys::sleep_micros((100 - share) * WINDOW_MICROS);
     }
 }
 
@@ -563,6 +572,9 @@ fn sampler() {
     }
     type Create =
         unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void, *mut c_void) -> c_int;
+    if options::SAMPLE.load(Ordering::Relaxed) < 100 {
+        threads::window(false);
+    }
     let mut handle = 0usize;
     let (all, mut before) = ([u64::MAX; 16], [0u64; 16]);
     // SAFETY: the real functions; the thread never touches the program's data
