@@ -7,9 +7,9 @@
 use clap::{Parser, Subcommand};
 
 mod commands;
-mod failure;
 mod monitored_build;
 mod reporting;
+mod runs;
 
 /// Finds the data races in a Linux x86-64 program and says what each can do.
 #[derive(Parser)]
@@ -21,11 +21,19 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
+    Run(commands::run::Arguments),
+    Detect(commands::detect::Arguments),
     /// Run a program and write a recording of it
     Record(commands::record::Arguments),
+    /// Run a program in the vm without recording it
+    Exec(commands::exec::Arguments),
     /// Run a recorded execution again, identical to the last register
     Replay(commands::replay::Arguments),
-    Report(commands::report::Arguments),
+    /// Tell what a recording holds, in words
+    Dump(commands::dump::Arguments),
+    /// Copy into a recording all files it needs, so that it replays elsewhere
+    Pack(commands::pack::Arguments),
+    Sample(commands::sample::Arguments),
     /// Compile C with monitors that find races while the program runs
     Cc(commands::cc::Arguments),
     /// Compile C++ with monitors that find races while the program runs
@@ -36,18 +44,41 @@ enum Command {
     /// Name the races in the log of a program with monitors
     #[command(hide = true)]
     IfrReport(commands::ifr_report::Arguments),
+    Report(commands::report::Arguments),
+    Explain(commands::explain::Arguments),
+    Show(commands::show::Arguments),
+    List(commands::list::Arguments),
+    Compare(commands::compare::Arguments),
+    Mark(commands::mark::Arguments),
+    Baseline(commands::baseline::Arguments),
+    Gc(commands::gc::Arguments),
+    Doctor(commands::doctor::Arguments),
 }
 
 fn main() {
     let line = CommandLine::parse();
     let result = match &line.command {
+        Command::Run(arguments) => commands::run::run(arguments),
+        Command::Detect(arguments) => commands::detect::run(arguments),
         Command::Record(arguments) => commands::record::run(arguments),
+        Command::Exec(arguments) => commands::exec::run(arguments),
         Command::Replay(arguments) => commands::replay::run(arguments),
-        Command::Report(arguments) => commands::report::run(arguments),
+        Command::Dump(arguments) => commands::dump::run(arguments),
+        Command::Pack(arguments) => commands::pack::run(arguments),
+        Command::Sample(arguments) => commands::sample::run(arguments),
         Command::Cc(arguments) => commands::cc::run(arguments, commands::cc::Language::C),
         Command::Cxx(arguments) => commands::cc::run(arguments, commands::cc::Language::Cxx),
         Command::Cargo(arguments) => commands::cargo::run(arguments),
         Command::IfrReport(arguments) => commands::ifr_report::run(arguments),
+        Command::Report(arguments) => commands::report::run(arguments),
+        Command::Explain(arguments) => commands::explain::run(arguments),
+        Command::Show(arguments) => commands::show::run(arguments),
+        Command::List(arguments) => commands::list::run(arguments),
+        Command::Compare(arguments) => commands::compare::run(arguments),
+        Command::Mark(arguments) => commands::mark::run(arguments),
+        Command::Baseline(arguments) => commands::baseline::run(arguments),
+        Command::Gc(arguments) => commands::gc::run(arguments),
+        Command::Doctor(arguments) => commands::doctor::run(arguments),
     };
     let code = result.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);

@@ -1,7 +1,7 @@
 //! What `deadheat cc`, `c++` and `cargo` share: where the pass is, the
 //! run-time's files, and LLVM 22's tools.
 
-use crate::failure::Failure;
+use crate::commands::Failure;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -1,1 +1,29 @@
-//! detect
+//! Finds the data races of a recorded execution.
+//!
+//! After papers 000 (section 3: happens-before on replay) and 003 (sections
+//! 4.5 and 5), with FastTrack's epochs. Three passes over one recording, each
+//! a replay in a process of its own: `find` keeps epochs for all memory and
+//! says which bytes are racy; `history` looks at just those and enumerates
+//! pairs and instances; `scene` stops at the accesses of each race for stacks
+//! and values. `findings` makes the report of it.
+//!
+//! Guarantee: two accesses are reported only if no rule of synchronisation
+//! orders them (`engine`). What was not looked at is said in the report.
+
+pub mod clock;
+pub mod shadow;
+
+mod code;
+mod engine;
+mod find;
+mod findings;
+mod fork;
+mod heap;
+mod history;
+mod known;
+mod passes;
+mod scene;
+mod sync;
+
+pub use fork::{ForkError, in_child};
+pub use passes::{Error, Options, detect};

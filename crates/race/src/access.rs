@@ -3,6 +3,7 @@
 use crate::site::hex;
 use crate::{Frame, Moment, Site};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// What an access does to its location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -47,6 +48,9 @@ pub struct Access {
     pub value_before: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value_after: Option<String>,
+    /// Integer registers at the access, as a native tool saw them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub registers: BTreeMap<String, String>,
     /// Locks held, as text (`mutex table.lock`, `mutex at 0x…`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub locks: Vec<String>,
@@ -68,6 +72,7 @@ impl Access {
             thread_created_at: Vec::new(),
             value_before: None,
             value_after: None,
+            registers: BTreeMap::new(),
             locks: Vec::new(),
         }
     }

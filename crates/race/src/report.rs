@@ -3,7 +3,7 @@
 use crate::site::hex;
 use crate::{
     Access, Consequence, Difference, Fingerprint, Frame, Mark, Moment, Order, Standing, States,
-    Suppressed, Verdict,
+    Suppressed, Verdict, labels,
 };
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +68,10 @@ pub struct Race {
     pub labels: Vec<String>,
     /// Dynamic occurrences seen.
     pub instances: u64,
+    /// The first of them, in the order in which they happened; a bounded
+    /// number.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub occurrences: Vec<Instance>,
     /// In how many of the report's recordings it was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recordings_seen: Option<u32>,
@@ -117,6 +121,7 @@ impl Race {
             memory_model: None,
             labels: Vec::new(),
             instances,
+            occurrences: Vec::new(),
             recordings_seen: None,
             accesses,
             place: None,
@@ -130,6 +135,21 @@ impl Race {
             mark: None,
             standing: None,
         }
+    }
+}
+
+impl Race {
+    /// The race fits a pattern that is harmless more often than not (paper
+    /// 002, section 3.3): shown after the others, never hidden.
+    pub fn is_set_aside(&self) -> bool {
+        self.labels.iter().any(|label| {
+            [
+                labels::STATISTICS_COUNTER,
+                labels::DISJOINT_BITS,
+                labels::SPECIAL_VARIABLE,
+            ]
+            .contains(&label.as_str())
+        })
     }
 }
 
@@ -162,6 +182,9 @@ pub struct Report {
     /// What this run did not look at, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_checked: Vec<String>,
+    /// Suppressions that matched no race, `team.supp:12 race:add`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unused_suppressions: Vec<String>,
     pub exit: Exit,
 }
 
@@ -176,15 +199,23 @@ impl Report {
             started: None,
             races: Vec::new(),
             not_checked: Vec::new(),
+            unused_suppressions: Vec::new(),
             exit: Exit::default(),
         }
     }
 
-    /// Puts the races in report order (worst verdict first, then most seen)
+    /// Puts the races in report order (worst verdict first, what is set aside
+    /// last among equals, then most seen)
     /// and numbers them from 1.
     pub fn sort_and_number(&mut self) {
         self.races
-            .sort_by_key(|race| (race.verdict.rank(), u64::MAX - race.instances));
+            .sort_by_key(|race| {
+                (
+                    race.verdict.rank(),
+                    race.is_set_aside(),
+                    u64::MAX - race.instances,
+                )
+            });
         for (race, id) in self.races.iter_mut().zip(1..) {
             race.id = id;
         }

@@ -31,16 +31,64 @@ pub enum Error {
         race::SCHEMA
     )]
     NewerReport { path: PathBuf, found: u32 },
+    #[error(
+        "{}: no such baseline; `deadheat baseline update {}` writes one from the latest run",
+        path.display(), path.display()
+    )]
+    NoBaseline { path: PathBuf },
+    #[error("{}: not a baseline that deadheat can read: {what}", path.display())]
+    Baseline { path: PathBuf, what: String },
+    #[error(
+        "no store in {}; `deadheat run -- PROG` makes one, `--store DIR` names another",
+        path.display()
+    )]
+    NoStore { path: PathBuf },
+    #[error("the store in {} has no runs yet; `deadheat run -- PROG` makes one", path.display())]
+    NoRuns { path: PathBuf },
+    #[error("the store in {} has no run {run}; `deadheat list` shows what it has", path.display())]
+    NoRun { path: PathBuf, run: u64 },
+    #[error(
+        "the details of run {run} were dropped by `deadheat gc`; its verdicts are still in the histories"
+    )]
+    Collected { run: u64 },
+    #[error(
+        "the store in {} is of version {found}, this deadheat knows up to {known}; use the newer deadheat that wrote it, or another --store",
+        path.display()
+    )]
+    NewerStore {
+        path: PathBuf,
+        found: usize,
+        known: usize,
+    },
+    #[error("the store {} cannot be used: {source}; --no-store does without one", path.display())]
+    Store {
+        path: PathBuf,
+        source: rusqlite::Error,
+    },
+    #[error("{}:{line}: {what}", path.display())]
+    Suppression {
+        path: PathBuf,
+        line: usize,
+        what: String,
+    },
 }
 
 impl Error {
     /// What the command line exits with.
     pub fn exit_code(&self) -> i32 {
         match self {
-            Error::Read { .. } | Error::NotAReport { .. } | Error::NewerReport { .. } => {
-                race::exit_code::USAGE
-            }
-            Error::Write { .. } | Error::Print(_) => race::exit_code::FAILURE,
+            Error::Read { .. }
+            | Error::NotAReport { .. }
+            | Error::NewerReport { .. }
+            | Error::NoBaseline { .. }
+            | Error::NoStore { .. }
+            | Error::NoRuns { .. }
+            | Error::NoRun { .. }
+            | Error::Collected { .. }
+            | Error::NewerStore { .. }
+            | Error::Baseline { .. }
+            | Error::Suppression { .. } => race::exit_code::USAGE,
+            Error::Write { .. } | Error::Print(_) | Error::Store { .. } => race::exit_code::FAILURE,
         }
     }
 }

@@ -11,28 +11,88 @@
 //! - what is unknown is left out, never made up;
 //! - no race is ever called harmless without saying what that rests on.
 
+mod baseline;
+pub mod clock;
 mod error;
+mod explain;
 mod json;
+mod junit;
 mod options;
+mod page;
+mod progress;
 mod reporting;
+mod sarif;
 mod source;
+mod store;
+mod suppress;
 mod terminal;
 mod words;
 
+pub use baseline::{Baseline, Update, worse};
 pub use error::Error;
 pub use options::{Color, Form, Options, Stream};
+pub use progress::Progress;
 pub use reporting::{FailOn, Reporting, Settings, parse, read};
-pub use words::verdict_words;
+pub use store::{Changed, Collected, Comparison, Run, Sighting, Store};
+pub use suppress::{Suppressions, Syntax, generate as generate_suppressions};
+pub use words::{between, count, plain, title, verdict_words};
 
+use std::collections::HashMap;
+use std::fs;
 use std::io::{self, Write};
+use std::path::Path;
 
 /// Prints `report` as `options` say: on standard output or standard error, as
 /// text or JSON.
 pub fn print(report: &race::Report, options: &Options) -> io::Result<()> {
-    match options.stream {
-        Stream::Stdout => write(report, options, &mut io::stdout().lock()),
-        Stream::Stderr => write(report, options, &mut io::stderr().lock()),
+    print_text(&text(report, options), options.stream)
+}
+
+/// Prints finished text. A reader that has gone away (`| head`) is no error.
+pub fn print_text(text: &str, stream: Stream) -> io::Result<()> {
+    let written = match stream {
+        Stream::Stdout => {
+            let mut out = io::stdout().lock();
+            out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        }
+        Stream::Stderr => io::stderr().lock().write_all(text.as_bytes()),
+    };
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
     }
+}
+
+/// `report` in the form `options` ask for.
+pub fn text(report: &race::Report, options: &Options) -> String {
+    match options.form {
+        Form::Text => terminal::render(report, options),
+        Form::Json => json::render(report),
+    }
+}
+
+/// The report as SARIF 2.1.0; files under `root` are named relative to it.
+pub fn sarif(report: &race::Report, root: Option<&Path>) -> String {
+    sarif::render(report, root)
+}
+
+/// The report as JUnit XML; `fails` says which races fail the run.
+pub fn junit(report: &race::Report, fails: &dyn Fn(&race::Race) -> bool) -> String {
+    junit::render(report, fails)
+}
+
+/// The report as one HTML file; `histories` has what earlier runs said about
+/// each race (see [`Store::histories`]).
+pub fn page(
+    report: &race::Report,
+    histories: &HashMap<race::Fingerprint, Vec<Sighting>>,
+) -> String {
+    page::render(report, histories)
+}
+
+/// One race of `report` told as a story.
+pub fn explain(report: &race::Report, race: &race::Race) -> String {
+    explain::render(report, race)
 }
 
 /// The text of one race of `report`, as [`print`] shows it.
@@ -40,12 +100,22 @@ pub fn race_text(report: &race::Report, race: &race::Race, options: &Options) ->
     terminal::render_race(report, race, options)
 }
 
-/// Writes `report` to `out` in the form `options` ask for.
-pub fn write(report: &race::Report, options: &Options, out: &mut dyn Write) -> io::Result<()> {
-    let text = match options.form {
-        Form::Text => terminal::render(report, options),
-        Form::Json => json::render(report),
+/// Writes a file whole or not at all: beside its place first, then renamed.
+/// What is not a regular file (`/dev/stdout`, a pipe) is written directly.
+pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Error> {
+    let fail = |source| Error::Write {
+        path: path.to_path_buf(),
+        source,
     };
-    out.write_all(text.as_bytes())?;
-    out.flush()
+    if fs::metadata(path).is_ok_and(|facts| !facts.is_file()) {
+        return fs::write(path, text).map_err(fail);
+    }
+    let mut beside = path.as_os_str().to_os_string();
+    beside.push(format!(".{}.part", std::process::id()));
+    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        // Best effort: the error that matters is the one returned.
+        let _ = fs::remove_file(&beside);
+    }
+    written.map_err(fail)
 }

@@ -4,11 +4,17 @@
 //! mistake in an input file is told at once; [`Reporting::finish`] takes the
 //! report when the analysis is done, shows it and says what to exit with.
 
-use crate::{Error, Form, Options, json};
-use race::{Race, Report, Verdict, exit_code};
+use crate::store::{Sighting, Store};
+use crate::suppress::{self, Suppressions, Syntax};
+use crate::{Baseline, Error, Form, Options, clock, json, junit, page, sarif, write_whole};
+use race::{Fingerprint, Race, Report, Standing, Verdict, exit_code};
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+/// Earlier sightings of a race that the page shows at most.
+const HISTORY: usize = 20;
 
 /// Which races make deadheat exit with the races-found code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,10 +57,20 @@ impl FailOn {
         match self {
             FailOn::Never => false,
             FailOn::Verdict(worst) => {
-                race.suppressed.is_none() && race.verdict.rank() <= worst.rank()
+                race.suppressed.is_none()
+                    && !accepted(race)
+                    && race.standing != Some(Standing::Known)
+                    && race.verdict.rank() <= worst.rank()
             }
         }
     }
+}
+
+/// Somebody has looked at the race and decided to live with it.
+fn accepted(race: &Race) -> bool {
+    race.mark
+        .as_ref()
+        .is_some_and(|mark| mark.state == "accepted")
 }
 
 /// What the user asked for on the command line.
@@ -65,43 +81,141 @@ pub struct Settings {
     pub json: bool,
     /// Also write the JSON to this file.
     pub json_file: Option<PathBuf>,
+    pub sarif_file: Option<PathBuf>,
+    pub junit_file: Option<PathBuf>,
+    pub html_file: Option<PathBuf>,
+    pub suppressions: Vec<PathBuf>,
+    /// Print suppressions for the races that have none.
+    pub generate: Option<Syntax>,
+    pub baseline: Option<PathBuf>,
     pub fail_on: FailOn,
     /// Exit code when races are found; 66 unless told otherwise.
     pub exit_code: Option<i32>,
+    /// Folder of the store: marks come from there and the run is kept there.
+    pub store: Option<PathBuf>,
+    /// The report comes out of a store, or from a file: do not keep it again.
+    pub shown_again: bool,
 }
 
 /// Settings whose input files have been read and found good.
 #[derive(Debug)]
 pub struct Reporting {
     settings: Settings,
+    suppressions: Suppressions,
+    baseline: Option<Baseline>,
+    started: String,
 }
 
 impl Reporting {
     /// Reads and checks every file the settings name. Call it before the
     /// analysis starts.
     pub fn prepare(settings: Settings) -> Result<Self, Error> {
-        Ok(Reporting { settings })
+        let suppressions = Suppressions::read(&settings.suppressions)?;
+        let baseline = settings
+            .baseline
+            .as_deref()
+            .map(Baseline::read)
+            .transpose()?;
+        if let (Some(folder), false) = (&settings.store, settings.shown_again) {
+            // Closed again at once: no connection is open while an analysis
+            // forks.
+            Store::create(folder)?;
+        }
+        Ok(Reporting {
+            suppressions,
+            baseline,
+            started: clock::now(),
+            settings,
+        })
     }
 
-    /// Shows and writes `report` as asked and returns the exit code: the
-    /// races-found code if a race fails the run, else the program's own.
-    pub fn finish(self, mut report: Report) -> Result<i32, Error> {
-        report.exit.deadheat = self.exit_code(&report);
-        if let Some(path) = &self.settings.json_file {
-            write_file(path, &json::render(&report))?;
+    /// The number and folder for a recording that is about to be made; none
+    /// if the user wants no store.
+    pub fn begin_recording(&self, program: &[String]) -> Result<Option<(u64, PathBuf)>, Error> {
+        match (&self.settings.store, self.settings.shown_again) {
+            (Some(folder), false) => Store::create(folder)?.begin_recording(program).map(Some),
+            _ => Ok(None),
         }
-        let mut options = self.settings.print;
+    }
+
+    /// Judges, keeps, writes and shows `report` as asked and returns the exit
+    /// code: the races-found code if a race fails the run, else the program's
+    /// own (0 for a report that is only shown again).
+    pub fn finish(self, mut report: Report) -> Result<i32, Error> {
+        report.started.get_or_insert_with(|| self.started.clone());
+        self.judge(&mut report)?;
+        // A report that cannot be kept is shown all the same.
+        let kept = self.keep(&mut report);
+        self.write_files(&report)?;
+        let mut options = self.settings.print.clone();
         if self.settings.json {
             options.form = Form::Json;
         }
         crate::print(&report, &options)?;
+        if let (Some(syntax), false) = (self.settings.generate, self.settings.json) {
+            crate::print_text(&suppress::generate(&report, syntax), options.stream)?;
+        }
+        kept?;
         Ok(report.exit.deadheat)
+    }
+
+    /// Marks, suppressions, baseline and the exit code that follows.
+    fn judge(&self, report: &mut Report) -> Result<(), Error> {
+        if let (Some(folder), false) = (&self.settings.store, self.settings.shown_again) {
+            Store::create(folder)?.put_marks(report)?;
+        }
+        if !self.settings.suppressions.is_empty() {
+            self.suppressions.apply(report);
+        }
+        if let Some(baseline) = &self.baseline {
+            baseline.apply(report);
+        }
+        report.exit.deadheat = self.exit_code(report);
+        Ok(())
+    }
+
+    fn keep(&self, report: &mut Report) -> Result<(), Error> {
+        if let (Some(folder), false) = (&self.settings.store, self.settings.shown_again) {
+            Store::create(folder)?.keep(report)?;
+        }
+        Ok(())
+    }
+
+    fn write_files(&self, report: &Report) -> Result<(), Error> {
+        if let Some(path) = &self.settings.json_file {
+            write_whole(path, &json::render(report))?;
+        }
+        if let Some(path) = &self.settings.sarif_file {
+            let root = std::env::current_dir().ok();
+            write_whole(path, &sarif::render(report, root.as_deref()))?;
+        }
+        if let Some(path) = &self.settings.junit_file {
+            let fails = |race: &Race| self.settings.fail_on.fails(race);
+            write_whole(path, &junit::render(report, &fails))?;
+        }
+        if let Some(path) = &self.settings.html_file {
+            write_whole(path, &page::render(report, &self.histories(report)?))?;
+        }
+        Ok(())
+    }
+
+    /// What the store knows of the past of the report's races.
+    fn histories(&self, report: &Report) -> Result<HashMap<Fingerprint, Vec<Sighting>>, Error> {
+        match (&self.settings.store, report.run) {
+            (Some(folder), Some(run)) => match Store::open(folder) {
+                Err(Error::NoStore { .. }) => Ok(HashMap::new()),
+                store => store?.histories(run, HISTORY),
+            },
+            _ => Ok(HashMap::new()),
+        }
     }
 
     fn exit_code(&self, report: &Report) -> i32 {
         let fails = |race: &Race| self.settings.fail_on.fails(race);
         if report.races.iter().any(fails) {
             self.settings.exit_code.unwrap_or(exit_code::RACES)
+        } else if self.settings.shown_again {
+            0
         } else {
             report.exit.program.unwrap_or(0)
         }
@@ -132,13 +246,6 @@ pub fn parse(text: &str, path: &Path) -> Result<Report, Error> {
         });
     }
     serde_json::from_value(value).map_err(bad)
-}
-
-fn write_file(path: &Path, text: &str) -> Result<(), Error> {
-    fs::write(path, text).map_err(|source| Error::Write {
-        path: path.to_path_buf(),
-        source,
-    })
 }
 
 #[cfg(test)]

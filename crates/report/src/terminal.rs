@@ -27,15 +27,7 @@ const VALUE_COLUMN: usize = 44;
 
 /// The whole report.
 pub fn render(report: &Report, options: &Options) -> String {
-    let mut page = Page {
-        text: String::new(),
-        paint: Paint(options.colored()),
-        columns: options.columns(),
-        here: std::env::current_dir().ok(),
-        sources: Sources::default(),
-        report,
-        options,
-    };
+    let mut page = Page::new(report, options);
     let shown: Vec<&Race> = report
         .races
         .iter()
@@ -53,18 +45,21 @@ pub fn render(report: &Report, options: &Options) -> String {
 
 /// One race in the same form, for `deadheat show`.
 pub fn render_race(report: &Report, race: &Race, options: &Options) -> String {
-    let mut page = Page {
-        text: String::new(),
-        paint: Paint(options.colored()),
-        columns: options.columns(),
-        here: std::env::current_dir().ok(),
-        sources: Sources::default(),
-        report,
-        options,
-    };
+    let mut page = Page::new(report, options);
     page.race(race);
     page.line(RULE);
     page.text
+}
+
+/// Every race of the report by itself, for forms that embed the text.
+pub fn render_each(report: &Report, options: &Options) -> Vec<String> {
+    let mut page = Page::new(report, options);
+    let each = report.races.iter().map(|race| {
+        page.race(race);
+        page.line(RULE);
+        std::mem::take(&mut page.text)
+    });
+    each.collect()
 }
 
 #[derive(Clone, Copy)]
@@ -120,7 +115,19 @@ struct Page<'a> {
     options: &'a Options,
 }
 
-impl Page<'_> {
+impl<'a> Page<'a> {
+    fn new(report: &'a Report, options: &'a Options) -> Self {
+        Page {
+            text: String::new(),
+            paint: Paint(options.colored()),
+            columns: options.columns(),
+            here: std::env::current_dir().ok(),
+            sources: Sources::default(),
+            report,
+            options,
+        }
+    }
+
     fn line(&mut self, text: &str) {
         self.text.push_str(text.trim_end());
         self.text.push('\n');
@@ -468,6 +475,16 @@ impl Page<'_> {
                 _ => format!("{program} exited with code {code}"),
             });
         }
+        if let Some(run) = self.report.run {
+            let hint = match races.is_empty() {
+                true => String::new(),
+                false => format!(
+                    ": `deadheat explain {}` tells a race as a story",
+                    races[0].id
+                ),
+            };
+            self.line(&format!("this is run {run}{hint}"));
+        }
         self.line("not checked:");
         for sentence in &self.report.not_checked {
             self.labelled("  - ", &plain(sentence));
@@ -477,6 +494,12 @@ impl Page<'_> {
                 "  - ",
                 "inputs and schedules other than those that were run",
             );
+        }
+        if !self.report.unused_suppressions.is_empty() {
+            self.line("suppressions that matched nothing:");
+        }
+        for one in &self.report.unused_suppressions {
+            self.line(&format!("  - {}", plain(one)));
         }
     }
 
@@ -542,7 +565,7 @@ fn clip(text: &str, columns: usize) -> String {
 
 /// Breaks `text` at spaces into rows of at most `columns` characters; a word
 /// longer than a row has a row of its own.
-fn wrap(text: &str, columns: usize) -> Vec<String> {
+pub(crate) fn wrap(text: &str, columns: usize) -> Vec<String> {
     let mut rows = vec![String::new()];
     let mut used = 0;
     for word in text.split(' ') {

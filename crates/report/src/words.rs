@@ -188,6 +188,30 @@ pub fn stack(access: &Access) -> Cow<'_, [Frame]> {
     }
 }
 
+/// The two sides in a few words each: `write add table.c:52`.
+pub fn between(race: &Race) -> [String; 2] {
+    race.accesses.each_ref().map(|access| {
+        let kind = match access.kind {
+            AccessKind::Read => "read",
+            AccessKind::Write => "write",
+            AccessKind::Free => "free",
+            AccessKind::Unknown => return "an access that was not seen".into(),
+        };
+        let frames = stack(access);
+        let Some(frame) = frames.first() else {
+            return kind.into();
+        };
+        let function = frame.function.as_deref().map(plain);
+        let parts = [Some(kind.into()), function, Some(location(frame).into())];
+        let parts: Vec<Cow<str>> = parts
+            .into_iter()
+            .flatten()
+            .filter(|part: &Cow<str>| !part.is_empty())
+            .collect();
+        parts.join(" ")
+    })
+}
+
 /// Which of the two accesses came first in the recorded execution, as far as
 /// the evidence or the recorded order tells.
 pub fn earlier(race: &Race) -> Option<usize> {

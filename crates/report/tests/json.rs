@@ -19,9 +19,7 @@ fn json(report: &Report) -> String {
         form: Form::Json,
         ..Options::default()
     };
-    let mut out = Vec::new();
-    report::write(report, &options, &mut out).unwrap();
-    String::from_utf8(out).unwrap()
+    report::text(report, &options)
 }
 
 /// A report in which every optional field is present.

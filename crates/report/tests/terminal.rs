@@ -7,9 +7,7 @@ use report::{Color, Options};
 use support::{counter, golden, mixed, use_after_free};
 
 fn text(report: &Report, options: &Options) -> String {
-    let mut out = Vec::new();
-    report::write(report, options, &mut out).unwrap();
-    String::from_utf8(out).unwrap()
+    report::text(report, options)
 }
 
 fn plain() -> Options {
@@ -183,4 +181,30 @@ fn long_stacks_are_cut_and_told() {
     assert!(shown.contains("#15 recurse"), "{shown}");
     assert!(!shown.contains("#16 recurse"), "{shown}");
     assert!(shown.contains("… and 24 more frames"), "{shown}");
+}
+
+#[test]
+fn a_race_as_a_story() {
+    let report = mixed();
+    let story: String = report
+        .races
+        .iter()
+        .map(|race| report::explain(&report, race))
+        .collect::<Vec<_>>()
+        .join("\n\n");
+    golden("mixed.story.txt", &story);
+}
+
+#[test]
+fn no_race_is_ever_called_what_it_must_not_be() {
+    let report = mixed();
+    let shown = text(&report, &plain())
+        + &report
+            .races
+            .iter()
+            .map(|race| report::explain(&report, race))
+            .collect::<String>()
+        + &report::sarif(&report, None)
+        + &report::junit(&report, &|_| true);
+    assert!(!shown.to_lowercase().contains("benign"));
 }

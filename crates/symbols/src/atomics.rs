@@ -8,7 +8,6 @@
 
 use crate::cfi::ReadMemory;
 use crate::debug::{DebugInfo, Entry};
-use crate::demangle::demangle;
 use crate::map::ModuleMap;
 use crate::module::Module;
 use crate::registers::Registers;
@@ -132,6 +131,14 @@ fn operation_of(name: &str) -> Option<AtomicOperation> {
     }
 }
 
+/// `__atomic_load_16`, `libat_store_8_i1`.
+fn library_operation(symbol: &str) -> Option<AtomicOperation> {
+    let name = symbol
+        .strip_prefix("__atomic_")
+        .or_else(|| symbol.strip_prefix("libat_"))?;
+    operation_of(name)
+}
+
 fn last_component(name: &str) -> &str {
     let bytes = name.as_bytes();
     let mut depth = 0i32;
@@ -191,9 +198,11 @@ impl ModuleMap {
             .wrapping_sub(u64::from(frame.is_return_address));
         let (module, offset) = self.find(pc)?;
         let cfa = module.cfa(offset, &frame.registers, read);
-        let debug = module.debug()?;
-        let base = cfa.and_then(|cfa| debug.frame_at(offset, cfa, &frame.registers, read));
-        debug.atomic_access(offset, base.as_ref(), &frame.registers, read)
+        let by_debug_info = module.debug().and_then(|debug| {
+            let base = cfa.and_then(|cfa| debug.frame_at(offset, cfa, &frame.registers, read));
+            debug.atomic_access(offset, base.as_ref(), &frame.registers, read)
+        });
+        by_debug_info.or_else(|| module.library_atomic(offset))
     }
 }
 
@@ -202,7 +211,21 @@ impl Module {
     /// of.
     pub fn atomic_access(&self, pc: u64) -> Option<AtomicUse> {
         let none = Registers::default();
-        self.debug()?.atomic_access(pc, None, &none, &mut |_| None)
+        let by_debug_info = self
+            .debug()
+            .and_then(|debug| debug.atomic_access(pc, None, &none, &mut |_| None));
+        by_debug_info.or_else(|| self.library_atomic(pc))
+    }
+
+    /// A function of libatomic, by its symbol; the order is in a register
+    /// that its code no longer keeps.
+    fn library_atomic(&self, pc: u64) -> Option<AtomicUse> {
+        let name = self.function_at(pc)?.name;
+        Some(AtomicUse {
+            order: None,
+            operation: library_operation(&name)?,
+            function: name,
+        })
     }
 }
 
@@ -237,14 +260,6 @@ impl DebugInfo {
             });
         }
         found
-    }
-
-    fn full_name(&self, entry: Entry<'_>) -> Option<String> {
-        let linkage = self.attribute(entry, gimli::DW_AT_linkage_name);
-        match linkage.and_then(|(owner, value)| crate::debug::text(owner.unit, value)) {
-            Some(linkage) => Some(demangle(&linkage)),
-            None => self.name_of(entry),
-        }
     }
 
     fn order_parameter(
@@ -292,6 +307,21 @@ impl DebugInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn functions_of_libatomic_are_known_by_symbol() {
+        use AtomicOperation::{Load, ReadModifyWrite, Store};
+        for (symbol, operation) in [
+            ("__atomic_load_16", Some(Load)),
+            ("__atomic_store", Some(Store)),
+            ("libat_compare_exchange_16_i1", Some(ReadModifyWrite)),
+            ("__atomic_fetch_add_8", Some(ReadModifyWrite)),
+            ("__atomic_is_lock_free", None),
+            ("atomic_load", None),
+        ] {
+            assert_eq!(library_operation(symbol), operation, "{symbol}");
+        }
+    }
 
     #[test]
     fn operations_are_known_by_name() {

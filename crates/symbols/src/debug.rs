@@ -2,23 +2,22 @@
 //! instruction was written in, and on which line.
 //!
 //! Everything is lazy: opening reads the unit headers, a lookup parses the
-//! functions and lines of its own compilation unit only (that is what
-//! `addr2line` does and why it is used here).
+//! functions and lines of its own compilation unit only. `addr2line` is used
+//! for lines; functions are in [`crate::functions`], because `addr2line`
+//! recurses over inlined calls and a malformed file could exhaust the stack.
 
 use crate::bytes::Bytes;
 use crate::demangle::demangle;
 use crate::elf::Elf;
+use crate::functions::{UnitFunctions, UnitRanges, file_name};
 use crate::variables::Global;
-use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
+use addr2line::Context;
 use gimli::{
     AttributeValue, DebugInfoOffset, Dwarf, EndianSlice, LittleEndian, SectionId, Unit, UnitHeader,
     UnitOffset, UnitRef,
 };
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) type Slice = EndianSlice<'static, LittleEndian>;
@@ -26,6 +25,12 @@ pub(crate) type Slice = EndianSlice<'static, LittleEndian>;
 /// How many `DW_AT_abstract_origin` and `DW_AT_specification` links are
 /// followed before a chain is taken for a cycle.
 pub(crate) const LONGEST_CHAIN: usize = 16;
+
+/// Demangled names kept per module before the cache starts over.
+const CACHED_NAMES: usize = 1 << 16;
+
+/// How far from an instruction without a line one is looked for, in bytes.
+const LONGEST_GAP: u64 = 64;
 
 /// A function at an instruction, innermost first in a list of them.
 pub(crate) struct SourceFrame {
@@ -39,10 +44,13 @@ pub(crate) struct DebugInfo {
     pub(crate) dwarf: Arc<Dwarf<Slice>>,
     pub(crate) units: Units,
     supplementary_units: Units,
+    pub(crate) unit_ranges: OnceCell<UnitRanges>,
+    pub(crate) unit_functions: Vec<UnitFunctions>,
     /// Variables with a fixed address, in order of address.
     pub(crate) globals: OnceCell<Vec<Global>>,
     /// Which classes named like atomics are atomics.
-    pub(crate) atomic_classes: RefCell<HashMap<(bool, usize), bool>>,
+    pub(crate) atomic_classes: RefCell<HashMap<(usize, usize), bool>>,
+    names: RefCell<HashMap<(usize, usize), Option<String>>>,
     /// What all of the above borrows from, split DWARF files included; last,
     /// so that it is dropped last.
     bytes: RefCell<Vec<Arc<Bytes>>>,
@@ -64,14 +72,18 @@ impl DebugInfo {
         let dwarf = Arc::new(dwarf);
         let context = Context::from_arc_dwarf(Arc::clone(&dwarf)).ok()?;
         let units = Units::of(&dwarf);
+        let unit_functions = (0..units.len()).map(|_| UnitFunctions::default()).collect();
         let supplementary_units = dwarf.sup().map(Units::of).unwrap_or_default();
         Some(DebugInfo {
             context,
             dwarf,
             units,
             supplementary_units,
+            unit_ranges: OnceCell::new(),
+            unit_functions,
             globals: OnceCell::new(),
             atomic_classes: RefCell::default(),
+            names: RefCell::default(),
             bytes: RefCell::new(bytes),
         })
     }
@@ -79,41 +91,95 @@ impl DebugInfo {
     /// The functions whose code the instruction at link-time `address` is,
     /// innermost first; empty where there is no debug info for it.
     pub(crate) fn frames(&self, address: u64) -> Vec<SourceFrame> {
-        let mut frames = Vec::new();
-        let Ok(mut found) = self.finish(self.context.find_frames(address)) else {
+        let (mut frames, innermost) = self.frames_at(address);
+        let Some(first) = frames.first_mut() else {
             return frames;
         };
-        while let Ok(Some(frame)) = found.next() {
-            let location = frame.location.as_ref();
-            frames.push(SourceFrame {
-                function: frame
-                    .function
-                    .and_then(|name| name.raw_name().ok().map(|name| demangle(&name))),
-                file: location.and_then(|place| place.file.map(str::to_string)),
-                line: location.and_then(|place| place.line),
-            });
+        // Code that the optimiser merged or moved has no line of its own; the
+        // nearest instruction of the same function, first before it, has.
+        if first.line.is_none() && innermost.is_some() {
+            let before = (1..=LONGEST_GAP).filter_map(|distance| address.checked_sub(distance));
+            let behind = (1..=LONGEST_GAP).filter_map(|distance| address.checked_add(distance));
+            let nearest = before
+                .chain(behind)
+                .map(|address| self.frames_at(address))
+                .filter(|(_, function)| *function == innermost)
+                .find_map(|(frames, _)| frames.into_iter().next().filter(|f| f.line.is_some()));
+            if let Some(nearest) = nearest {
+                *first = nearest;
+            }
         }
         frames
     }
 
-    /// The unit and the function entries (subprogram or inlined subroutine)
-    /// at an address, innermost first.
-    pub(crate) fn function_entries(&self, address: u64) -> Option<(Entry<'_>, Vec<UnitOffset>)> {
-        let unit = self.finish(self.context.find_dwarf_and_unit(address))?;
-        let mut found = self.finish(self.context.find_frames(address)).ok()?;
-        let mut offsets = Vec::new();
-        while let Ok(Some(frame)) = found.next() {
-            offsets.extend(frame.dw_die_offset);
+    /// The frames at an address and the entry of the innermost function.
+    fn frames_at(&self, address: u64) -> (Vec<SourceFrame>, Option<UnitOffset>) {
+        let place = self.context.find_location(address).ok().flatten();
+        let mut file = place
+            .as_ref()
+            .and_then(|place| place.file.map(str::to_string));
+        let mut line = place.and_then(|place| place.line);
+        let Some(chain) = self.functions_at(address) else {
+            let known = file.is_some().then_some(SourceFrame {
+                function: None,
+                file,
+                line,
+            });
+            return (known.into_iter().collect(), None);
+        };
+        let innermost = chain.functions.first().map(|found| found.entry.offset);
+        let frames = chain
+            .functions
+            .iter()
+            .map(|found| {
+                let call_file = found
+                    .call_file
+                    .and_then(|index| file_name(chain.unit, index));
+                SourceFrame {
+                    function: self.full_name(found.entry),
+                    file: std::mem::replace(&mut file, call_file),
+                    line: std::mem::replace(&mut line, found.call_line).filter(|line| *line != 0),
+                }
+            })
+            .collect();
+        (frames, innermost)
+    }
+
+    /// The demangled name of a function or variable.
+    pub(crate) fn full_name(&self, entry: Entry<'_>) -> Option<String> {
+        if let Some(known) = self.names.borrow().get(&entry.identity()) {
+            return known.clone();
         }
-        let first = *offsets.first()?;
-        Some((
-            Entry {
-                unit,
-                offset: first,
-                supplementary: false,
-            },
-            offsets,
-        ))
+        let linkage = self
+            .attribute(entry, gimli::DW_AT_linkage_name)
+            .or_else(|| self.attribute(entry, gimli::DW_AT_MIPS_linkage_name));
+        let name = match linkage.and_then(|(owner, value)| text(owner.unit, value)) {
+            Some(linkage) => Some(demangle(&linkage)),
+            None => self.name_of(entry),
+        };
+        let mut names = self.names.borrow_mut();
+        if names.len() >= CACHED_NAMES {
+            names.clear();
+        }
+        names.insert(entry.identity(), name.clone());
+        name
+    }
+
+    /// The function entries (subprogram or inlined subroutine) at an address,
+    /// innermost first.
+    pub(crate) fn function_entries(&self, address: u64) -> Option<(Entry<'_>, Vec<UnitOffset>)> {
+        let chain = self.functions_at(address)?;
+        let offsets = chain
+            .functions
+            .iter()
+            .map(|found| found.entry.offset)
+            .collect();
+        Some((chain.functions.first()?.entry, offsets))
+    }
+
+    /// Keeps what readers borrow from for as long as the readers.
+    pub(crate) fn keep(&self, bytes: Vec<Arc<Bytes>>) {
+        self.bytes.borrow_mut().extend(bytes);
     }
 
     /// The line on which the innermost function at an address is declared;
@@ -189,43 +255,9 @@ impl DebugInfo {
             supplementary: true,
         })
     }
-
-    /// Completes a lookup, fetching split DWARF files where it asks for them.
-    fn finish<L>(&self, mut lookup: LookupResult<L>) -> L::Output
-    where
-        L: LookupContinuation<Buf = Slice>,
-    {
-        loop {
-            match lookup {
-                LookupResult::Output(output) => return output,
-                LookupResult::Load { load, continuation } => {
-                    lookup = continuation.resume(self.load_split(&load));
-                }
-            }
-        }
-    }
-
-    /// The `.dwo` file that a skeleton unit names.
-    fn load_split(&self, load: &SplitDwarfLoad<Slice>) -> Option<Arc<Dwarf<Slice>>> {
-        let path = load.path?;
-        let mut file = std::path::PathBuf::new();
-        if let Some(folder) = load.comp_dir {
-            file.push(OsStr::from_bytes(folder.slice()));
-        }
-        file.push(Path::new(OsStr::from_bytes(path.slice())));
-        let elf = Elf::open(&file)?;
-        let mut bytes = self.bytes.borrow_mut();
-        let mut dwarf = load_sections(
-            &elf,
-            |id| id.dwo_name().unwrap_or("no such section"),
-            &mut bytes,
-        );
-        dwarf.make_dwo(&load.parent);
-        Some(Arc::new(dwarf))
-    }
 }
 
-fn load_sections(
+pub(crate) fn load_sections(
     elf: &Elf,
     name: impl Fn(SectionId) -> &'static str,
     keep: &mut Vec<Arc<Bytes>>,
@@ -259,11 +291,10 @@ pub(crate) struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// The same in every lookup: which file, which byte of `.debug_info`.
-    pub(crate) fn identity(&self) -> (bool, usize) {
-        let unit = self.unit.header.debug_info_offset();
-        let unit = unit.map_or(0, |offset| offset.0);
-        (self.supplementary, unit.wrapping_add(self.offset.0))
+    /// The same in every lookup: which unit (they do not move once parsed)
+    /// and which byte of it.
+    pub(crate) fn identity(&self) -> (usize, usize) {
+        (std::ptr::from_ref(self.unit.unit) as usize, self.offset.0)
     }
 }
 

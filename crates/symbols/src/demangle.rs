@@ -14,12 +14,17 @@ pub fn demangle(name: &str) -> String {
     if name.len() > LONGEST {
         return name.to_string();
     }
-    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+    // Suffixes of compiler-made clones and parts (`.constprop.0`, `.cold`,
+    // `.0`) are no part of the name. In Rust's older mangling `..` is a path
+    // separator inside of it.
+    let base = match name.rfind("E.") {
+        Some(end) if name.starts_with("_ZN") && !name[end + 1..].contains("..") => &name[..=end],
+        _ => name,
+    };
+    if let Ok(rust) = rustc_demangle::try_demangle(base) {
         return inherent(format!("{rust:#}"));
     }
     if name.starts_with("_Z") {
-        // Suffixes of compiler-made clones (`.constprop.0`, `.isra.0`,
-        // `.cold`) are no part of the function's name.
         let base = name.split('.').next().unwrap_or(name);
         let options = DemangleOptions::new().no_params().no_return_type();
         if let Some(text) = Symbol::new(base)
@@ -79,6 +84,11 @@ mod tests {
             (
                 "_ZN4core4sync6atomic11AtomicUsize9fetch_add17h0123456789abcdefE",
                 "core::sync::atomic::AtomicUsize::fetch_add",
+            ),
+            ("_ZN7atomics4LONG17h0a8fc07dae6d8bedE.0", "atomics::LONG"),
+            (
+                "_ZN60_$LT$alloc..string..String$u20$as$u20$core..fmt..Display$GT$3fmt17h0123456789abcdefE",
+                "<alloc::string::String as core::fmt::Display>::fmt",
             ),
             ("_RNvCs1234_7mycrate3foo", "mycrate::foo"),
             (

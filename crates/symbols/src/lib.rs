@@ -17,6 +17,7 @@ mod cfi;
 mod debug;
 mod demangle;
 mod elf;
+mod functions;
 mod map;
 mod module;
 mod registers;
@@ -35,3 +36,9 @@ pub use registers::Registers;
 pub use table::{DataSymbol, FunctionSymbol};
 pub use unwind::StackFrame;
 pub use variables::Variable;
+
+/// A map may be given to, and asked from, any thread.
+const _: () = {
+    const fn is_shareable<T: Send + Sync>() {}
+    is_shareable::<ModuleMap>();
+};

@@ -149,19 +149,19 @@ impl ModuleMap {
     ) -> Option<(StackFrame, Likelihood)> {
         let rsp = registers.rsp();
         let top = read(rsp)?;
-        let (address, popped, likelihood) = if self.is_behind_call(top, read) {
-            let likelihood = if self.call_can_lead_to(top, registers.rip, read) {
-                Likelihood::Sure
-            } else {
-                Likelihood::Leftover
-            };
-            (top, 8, likelihood)
+        let (address, popped) = if self.is_behind_call(top, read) {
+            (top, 8)
         } else {
             let below = read(rsp.wrapping_add(8))?;
             if top != registers.rbp() || !self.is_behind_call(below, read) {
                 return None;
             }
-            (below, 16, Likelihood::Sure)
+            (below, 16)
+        };
+        let likelihood = if self.call_can_lead_to(address, registers.rip, read) {
+            Likelihood::Sure
+        } else {
+            Likelihood::Leftover
         };
         let mut caller = *registers;
         caller.rip = address;

@@ -2,7 +2,7 @@
 //! element of it, a variable on a stack.
 
 use crate::cfi::{ReadMemory, run};
-use crate::debug::{DebugInfo, Entry, text};
+use crate::debug::{DebugInfo, Entry};
 use crate::demangle::demangle;
 use crate::module::Module;
 use crate::registers::Registers;
@@ -147,13 +147,7 @@ impl DebugInfo {
         if offset >= size {
             return None;
         }
-        let linkage = self
-            .attribute(entry, gimli::DW_AT_linkage_name)
-            .and_then(|(owner, value)| text(owner.unit, value));
-        let name = match linkage {
-            Some(linkage) => demangle(&linkage),
-            None => self.name_of(entry)?,
-        };
+        let name = self.full_name(entry)?;
         let part: Part = self.part(type_entry, offset);
         let line = self
             .attribute(entry, gimli::DW_AT_decl_line)
@@ -210,7 +204,7 @@ impl DebugInfo {
                     gimli::DW_TAG_variable | gimli::DW_TAG_formal_parameter => {
                         let place = self.locate(child, pc, Some(&frame), registers, read);
                         if let Some(Place::Memory(start)) = place {
-                            let owner = self.function_name(function);
+                            let owner = self.full_name(function);
                             found = self.describe(child, start, address, owner).or(found);
                         }
                     }
@@ -226,14 +220,6 @@ impl DebugInfo {
             }
         }
         found
-    }
-
-    fn function_name(&self, scope: Entry<'_>) -> Option<String> {
-        let linkage = self.attribute(scope, gimli::DW_AT_linkage_name);
-        match linkage.and_then(|(owner, value)| text(owner.unit, value)) {
-            Some(linkage) => Some(demangle(&linkage)),
-            None => self.name_of(scope),
-        }
     }
 
     /// The function out of line at `pc` and what its locations are relative

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{Workshop, line_of, run};
+use support::{Workshop, line_of, run, split_debug};
 use symbols::{Module, ModuleMap};
 
 /// `function:line`, innermost first, `*` for inlined.
@@ -84,17 +84,6 @@ fn inlined_calls_in_every_form_of_debug_info() {
     }
 }
 
-/// Moves debug info to `PROGRAM.debug` and leaves a stripped program.
-fn split_debug(program: &Path, link_name: &Path) {
-    run(Command::new("objcopy")
-        .arg("--only-keep-debug")
-        .args([program, link_name]));
-    run(Command::new("strip").arg(program));
-    let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
-    link.push(link_name);
-    run(Command::new("objcopy").arg(link).arg(program));
-}
-
 #[test]
 fn debug_info_in_a_file_beside_the_program() {
     let shop = Workshop::new();
@@ -113,6 +102,18 @@ fn debug_info_in_a_file_beside_the_program() {
     split_debug(&program, &shop.path("inline.debug"));
     shop.compile("inline.c", "inline.debug", &["-O1", "-g"]);
     assert!(!Module::open(&program).has_debug_info());
+}
+
+#[test]
+fn sections_compressed_with_zstd() {
+    let shop = Workshop::new();
+    let program = shop.compile("inline.c", "inline", &["-O2", "-g"]);
+    run(Command::new("objcopy")
+        .arg("--compress-debug-sections=zstd")
+        .arg(&program));
+    let sections = run(Command::new("readelf").arg("-tW").arg(&program));
+    assert!(sections.contains("ZSTD"), "{sections}");
+    check_inline(&Module::open(&program));
 }
 
 #[test]

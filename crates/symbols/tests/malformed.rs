@@ -198,3 +198,20 @@ fn no_file_at_all() {
         ask_everything(bytes, &[0, 1, u64::MAX - 0x20_0000], &[0, 8]);
     }
 }
+
+#[test]
+fn inlined_calls_nested_without_end() {
+    let shop = Workshop::new();
+    let program = shop.path("deep");
+    run(Command::new("gcc")
+        .arg(support::source("deep.s"))
+        .arg("-o")
+        .arg(&program));
+    let bytes = std::fs::read(&program).unwrap();
+    let module = Module::open(&program);
+    let main = module.functions_named("main")[0].clone();
+    let frames = module.frames(main.start);
+    assert!(frames.len() > 10 && frames.len() < 1000, "{}", frames.len());
+    assert_eq!(frames.last().unwrap().function.as_deref(), Some("main"));
+    ask_everything(bytes, &[main.start, main.start + 1], &[main.start]);
+}

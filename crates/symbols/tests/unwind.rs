@@ -226,3 +226,63 @@ fn broken_stacks_end() {
         }
     }
 }
+
+/// The registers here, as far as a walk needs them. Inlined: the frame that
+/// they describe must still be there when it is walked.
+#[inline(always)]
+fn capture() -> Registers {
+    let mut registers = Registers::default();
+    // SAFETY: stores the registers into a live array and changes nothing else.
+    unsafe {
+        std::arch::asm!(
+            "mov [{to} + 24], rbx",
+            "mov [{to} + 32], rsp",
+            "mov [{to} + 40], rbp",
+            "mov [{to} + 96], r12",
+            "mov [{to} + 104], r13",
+            "mov [{to} + 112], r14",
+            "mov [{to} + 120], r15",
+            "lea {here}, [rip]",
+            to = in(reg) registers.general.as_mut_ptr(),
+            here = out(reg) registers.rip,
+            options(nostack),
+        );
+    }
+    registers
+}
+
+#[inline(never)]
+fn own_stack(depth: u32) -> Vec<String> {
+    if depth > 0 {
+        return std::hint::black_box(own_stack(depth - 1));
+    }
+    std::hint::black_box(capture_and_walk())
+}
+
+#[inline(never)]
+fn capture_and_walk() -> Vec<String> {
+    let memory = std::fs::File::open("/proc/self/mem").unwrap();
+    let map = ModuleMap::from_proc_maps(std::process::id()).unwrap();
+    let mut read = |address| {
+        let mut word = [0; 8];
+        std::os::unix::fs::FileExt::read_exact_at(&memory, &mut word, address).ok()?;
+        Some(u64::from_le_bytes(word))
+    };
+    let registers = capture();
+    let frames = map.stack(&registers, &mut read, 100);
+    frames
+        .into_iter()
+        .map(|frame| frame.function.unwrap_or_else(|| "?".into()))
+        .collect()
+}
+
+#[test]
+fn a_thread_of_this_process_down_to_its_first_function() {
+    let thread = std::thread::spawn(|| own_stack(3));
+    let names = thread.join().unwrap();
+    let count = |name: &str| names.iter().filter(|found| found.ends_with(name)).count();
+    assert_eq!(count("own_stack"), 4, "{names:?}");
+    assert_eq!(count("start_thread"), 1, "{names:?}");
+    let last = names.last().unwrap();
+    assert!(last.contains("clone"), "{names:?}");
+}

@@ -2,9 +2,7 @@
 
 mod support;
 
-use std::path::Path;
-use std::process::Command;
-use support::{Stop, Traced, Workshop, run};
+use support::{Stop, Traced, Workshop, split_debug};
 use symbols::{Module, ModuleMap, StackFrame, Variable};
 
 fn at(module: &Module, symbol: &str, offset: u64) -> Variable {
@@ -92,25 +90,8 @@ fn c_with_debug_info() {
 fn c_with_debug_info_beside_it() {
     let shop = Workshop::new();
     let program = shop.compile("data.c", "data", &["-O2", "-g"]);
-    split_debug(&program);
+    split_debug(&program, &shop.path("data.debug"));
     check_c(&Module::open(&program), true);
-}
-
-/// Moves debug info to `PROGRAM.debug`, linked by `.gnu_debuglink`.
-fn split_debug(program: &Path) {
-    let debug = program.with_extension("debug");
-    let objcopy = |arguments: &[&std::ffi::OsStr]| {
-        run(Command::new("objcopy").args(arguments));
-    };
-    objcopy(&[
-        "--only-keep-debug".as_ref(),
-        program.as_ref(),
-        debug.as_ref(),
-    ]);
-    run(Command::new("strip").arg(program));
-    let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
-    link.push(&debug);
-    objcopy(&[&link, program.as_ref()]);
 }
 
 #[test]

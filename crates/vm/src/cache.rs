@@ -15,7 +15,7 @@ use crate::context::{offset, reg};
 use crate::emit::Emitter;
 use crate::layout;
 use crate::{Error, host};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 pub type BlockId = u32;
 
@@ -57,7 +57,9 @@ pub struct Exit {
     /// What to add to the counter when leaving here.
     pub adjust: i32,
     pub block: BlockId,
-    /// For `Direct`: address of the rel32 to patch, and its unlinked value.
+    /// For `Direct`: the branch instruction, the address of the rel32 to
+    /// patch, and its unlinked value.
+    branch: u64,
     patch_at: u64,
     stub: u64,
 }
@@ -70,7 +72,7 @@ pub struct MapEntry {
     /// Instructions of the block completed before.
     pub index: u16,
     /// Guest address of the instruction, from the start of the block.
-    pub guest: u32,
+    pub guest: i32,
     /// Guest registers that are in their spill slots here.
     pub spilled: u16,
     /// The block's instructions have been subtracted from the counter.
@@ -79,7 +81,6 @@ pub struct MapEntry {
 
 pub struct Block {
     pub pc: u64,
-    pub guest_length: u32,
     pub host: u64,
     pub host_length: u32,
     /// Where to go on after a `Hook` or a `Complex` exit at the block's start.
@@ -105,7 +106,8 @@ impl Block {
 /// What the translator hands over.
 pub struct Translation {
     pub pc: u64,
-    pub guest_length: u32,
+    /// The guest code it was made from.
+    pub guest: Vec<std::ops::Range<u64>>,
     pub after_hook: u64,
     pub after_complex: u64,
     pub instructions: u32,
@@ -119,6 +121,7 @@ pub struct PendingExit {
     pub kind: ExitKind,
     pub pc: u64,
     pub adjust: i32,
+    pub branch: u64,
     pub patch_at: u64,
     pub stub: u64,
 }
@@ -134,6 +137,8 @@ pub struct Cache {
     by_pc: HashMap<(u64, u32), BlockId, Spread>,
     by_page: HashMap<u64, Vec<BlockId>, Spread>,
     exits: Vec<Exit>,
+    /// Branches and where they were seen to go.
+    taken: HashSet<(u64, u64), Spread>,
     pub common_exit: u64,
     pub indirect_miss: u64,
     first_block: u64,
@@ -196,6 +201,7 @@ impl Cache {
             by_pc: HashMap::default(),
             by_page: HashMap::default(),
             exits: Vec::new(),
+            taken: HashSet::default(),
             common_exit: 0,
             indirect_miss: 0,
             first_block: 0,
@@ -254,6 +260,7 @@ impl Cache {
                 pc: 0,
                 adjust: 0,
                 block: BlockId::MAX,
+                branch: 0,
                 patch_at: 0,
                 stub: 0,
             });
@@ -262,6 +269,23 @@ impl Cache {
         for index in 0..layout::INDIRECT_ENTRIES {
             self.set_indirect(index, self.indirect_miss);
         }
+    }
+
+    /// Forgets the linkable block at `pc`, to be made anew.
+    pub fn retire(&mut self, pc: u64) {
+        if let Some(id) = self.find(pc, LINKED) {
+            self.remove(id);
+        }
+    }
+
+    /// Notes that control went from a block's exit to its target.
+    fn note_taken(&mut self, branch: u64, target: u64) {
+        self.taken.insert((branch, target));
+    }
+
+    /// True if the branch at `branch` was seen going to `target`.
+    pub fn was_taken(&self, branch: u64, target: u64) -> bool {
+        self.taken.contains(&(branch, target))
     }
 
     /// Drops every block, because what translation depends on has changed or
@@ -323,18 +347,20 @@ impl Cache {
                 pc: pending.pc,
                 adjust: pending.adjust,
                 block: id,
+                branch: pending.branch,
                 patch_at: pending.patch_at,
                 stub: pending.stub,
             });
         }
-        let end = translation.pc + u64::from(translation.guest_length.max(1));
-        for page in (layout::page_down(translation.pc)..end).step_by(layout::PAGE as usize) {
-            self.by_page.entry(page).or_default().push(id);
+        for page in pages_of(&translation.guest) {
+            let blocks = self.by_page.entry(page).or_default();
+            if blocks.last() != Some(&id) {
+                blocks.push(id);
+            }
         }
         self.by_pc.insert((translation.pc, variant), id);
         self.blocks.push(Block {
             pc: translation.pc,
-            guest_length: translation.guest_length,
             host: translation.code.base,
             host_length: translation.code.bytes.len() as u32,
             after_hook: translation.after_hook,
@@ -363,8 +389,11 @@ impl Cache {
             kind,
             block,
             patch_at,
+            branch,
+            pc,
             ..
         } = self.exits[exit as usize];
+        self.note_taken(branch, pc);
         if kind != ExitKind::Direct || self.blocks[block as usize].variant != LINKED {
             return;
         }
@@ -459,16 +488,13 @@ impl Cache {
             self.set_indirect(index, self.indirect_miss);
         }
     }
+}
 
-    /// True if some block was translated from this page.
-    pub fn has_code_from(&self, page: u64) -> bool {
-        self.by_page.contains_key(&page)
-    }
-
-    /// Bytes of code held.
-    pub fn used(&self) -> u64 {
-        self.next - layout::CACHE
-    }
+/// The pages that ranges of guest code lie on.
+pub fn pages_of(ranges: &[std::ops::Range<u64>]) -> impl Iterator<Item = u64> + '_ {
+    ranges.iter().flat_map(|range| {
+        (layout::page_down(range.start)..range.end).step_by(layout::PAGE as usize)
+    })
 }
 
 #[target_feature(enable = "sse4.2")]

@@ -22,8 +22,4 @@ impl Clock {
     pub fn monotonic(&self, instructions: u64) -> u64 {
         self.monotonic_origin + self.jumped + instructions / INSTRUCTIONS_PER_NANOSECOND
     }
-
-    pub fn realtime(&self, instructions: u64) -> u64 {
-        self.monotonic(instructions) + self.realtime_offset
-    }
 }

@@ -68,9 +68,16 @@ pub struct Context {
     exit_routine: u64,
     xsave_area: u64,
     xsave_mask: u64,
+    /// What a host signal handler took from `remaining` to end the slice:
+    /// nothing or `BREAK`.
+    pub broken: i64,
     /// Set by the host signal handler when translated code faults.
     pub fault: HostFault,
 }
+
+/// Taken from the counter to end a slice at once. Its low half is zero: the
+/// records of accesses carry the low half of the counter.
+pub const BREAK: i64 = 1 << 40;
 
 /// What the host kernel said about a fault in translated code.
 #[derive(Debug, Clone, Copy, Default)]
@@ -80,6 +87,8 @@ pub struct HostFault {
     pub signal: i32,
     pub code: i32,
     pub address: u64,
+    pub trap_number: u64,
+    pub trap_error: u64,
 }
 
 macro_rules! context_offsets {

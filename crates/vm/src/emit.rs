@@ -104,11 +104,6 @@ impl Emitter {
         self.arithmetic_memory(5, address, value);
     }
 
-    /// `add qword [address], imm8/imm32`: changes the flags.
-    pub fn add_memory(&mut self, address: u64, value: u32) {
-        self.arithmetic_memory(0, address, value);
-    }
-
     /// `cmp qword [address], imm`: changes the flags.
     pub fn compare_memory(&mut self, address: u64, value: u32) {
         self.arithmetic_memory(7, address, value);

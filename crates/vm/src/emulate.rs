@@ -117,12 +117,6 @@ impl Vm {
         self.regs().gpr[reg::RDX] = value >> 32;
         Ok(())
     }
-
-    /// The accesses of an instruction whose extent only its state tells.
-    pub(crate) fn complex_access(&mut self) {
-        // Worked out by `observe` from the registers.
-        crate::observe::complex_access(self);
-    }
 }
 
 /// The host's answer, without what the guest cannot use here.

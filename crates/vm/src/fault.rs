@@ -10,10 +10,10 @@
 
 use crate::cache::FAULT_EXIT;
 use crate::context::Context;
-use crate::{Error, layout, memory};
+use crate::{Error, host_signals, layout, memory};
 use std::io;
 
-const SIGNALS: [i32; 5] = [
+pub const SIGNALS: [i32; 5] = [
     libc::SIGSEGV,
     libc::SIGBUS,
     libc::SIGILL,
@@ -23,6 +23,15 @@ const SIGNALS: [i32; 5] = [
 
 /// Address of the common exit, for the handler.
 static mut COMMON_EXIT: u64 = 0;
+
+/// Signals from outside are noted for the guest (while recording).
+static mut NOTING: bool = false;
+
+/// From now on these signals, when sent by another process, are the guest's.
+pub fn note_foreign_signals() {
+    // SAFETY: read by the handler only; the vm has one thread.
+    unsafe { NOTING = true };
+}
 
 /// Handles the machine's exception signals on a stack of their own.
 pub fn install(common_exit: u64) -> Result<(), Error> {
@@ -90,10 +99,18 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
             vm.fault.signal = signal;
             vm.fault.code = (*info).si_code;
             vm.fault.address = (*info).si_addr() as u64;
+            vm.fault.trap_number = machine.gregs[libc::REG_TRAPNO as usize] as u64;
+            vm.fault.trap_error = machine.gregs[libc::REG_ERR as usize] as u64;
             vm.exit = u64::from(FAULT_EXIT);
             machine.gregs[libc::REG_RIP as usize] = COMMON_EXIT as i64;
             // A trap flag set by the guest must not follow us out.
             machine.gregs[libc::REG_EFL as usize] &= !0x100;
+            return;
+        }
+        if !from_kernel && NOTING {
+            // Somebody sent it: for the guest.
+            host_signals::note(info);
+            host_signals::break_slice(pc);
             return;
         }
         // Not ours: die of it, as the default action would have it.

@@ -16,7 +16,9 @@ const STATUS: u32 = RflagsBits::OF
     | RflagsBits::PF;
 
 /// Flags surely overwritten by `instruction`. Shifts by zero and repeated
-/// comparisons of nothing leave flags alone.
+/// comparisons of nothing leave flags alone; bit tests, bit scans and
+/// divisions leave the flags alone that the manual calls undefined after them
+/// (some processors do, and the guest shall see what its processor does).
 fn killed(instruction: &Instruction) -> u32 {
     use Mnemonic::*;
     let may_do_nothing = match instruction.mnemonic() {
@@ -32,6 +34,9 @@ fn killed(instruction: &Instruction) -> u32 {
         Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq => {
             instruction.has_rep_prefix() || instruction.has_repne_prefix()
         }
+        Bt | Bts | Btr | Btc | Bsf | Bsr | Div | Idiv => {
+            return instruction.rflags_modified() & !instruction.rflags_undefined() & STATUS;
+        }
         _ => false,
     };
     if may_do_nothing {
@@ -41,24 +46,29 @@ fn killed(instruction: &Instruction) -> u32 {
     }
 }
 
-/// The first of the leading `reach` instructions before which no status flag
-/// is alive, given whether any is alive after the last.
-pub fn first_dead(block: &[Instruction], alive_after: bool, reach: usize) -> Option<usize> {
+/// The first of the instructions before which no status flag is alive, given
+/// whether any is alive after the last.
+pub fn first_dead<'a>(
+    code: impl DoubleEndedIterator<Item = &'a Instruction> + ExactSizeIterator,
+    alive_after: bool,
+) -> Option<usize> {
     let mut alive = if alive_after { STATUS } else { 0 };
     let mut found = None;
-    for (index, instruction) in block.iter().enumerate().rev() {
+    for (index, instruction) in code.enumerate().rev() {
         alive = (alive & !killed(instruction)) | (instruction.rflags_read() & STATUS);
-        if alive == 0 && index < reach {
+        if alive == 0 {
             found = Some(index);
         }
     }
     found
 }
 
-/// True if straight-line code overwrites all status flags before it reads any.
-pub fn dead_at_start(code: impl Iterator<Item = Instruction>) -> bool {
+/// True if code overwrites all status flags before it reads any. Each
+/// instruction comes with whether the path goes on through it although it is a
+/// branch.
+pub fn dead_at_start(code: impl Iterator<Item = (Instruction, bool)>) -> bool {
     let mut pending = STATUS;
-    for instruction in code {
+    for (instruction, through) in code {
         if instruction.rflags_read() & pending != 0 {
             return false;
         }
@@ -66,7 +76,7 @@ pub fn dead_at_start(code: impl Iterator<Item = Instruction>) -> bool {
         if pending == 0 {
             return true;
         }
-        if instruction.flow_control() != FlowControl::Next {
+        if !through && instruction.flow_control() != FlowControl::Next {
             return false;
         }
     }
@@ -88,29 +98,45 @@ mod tests {
     fn dead_before_a_comparison() {
         // mov eax, ebx; cmp eax, 1; jz
         let block = code(&[0x89, 0xd8, 0x83, 0xf8, 0x01, 0x74, 0x00]);
-        assert_eq!(first_dead(&block, true, 8), Some(0));
+        assert_eq!(first_dead(block.iter(), true), Some(0));
     }
 
     #[test]
     fn alive_before_a_second_branch() {
         // jz
-        assert_eq!(first_dead(&code(&[0x74, 0x00]), true, 8), None);
+        assert_eq!(first_dead(code(&[0x74, 0x00]).iter(), true), None);
     }
 
     #[test]
     fn a_shift_by_cl_keeps_flags_alive() {
         // shl eax, cl; jz
-        assert_eq!(first_dead(&code(&[0xd3, 0xe0, 0x74, 0x00]), true, 8), None);
+        assert_eq!(
+            first_dead(code(&[0xd3, 0xe0, 0x74, 0x00]).iter(), true),
+            None
+        );
         // shl eax, 4; (of undefined, still overwritten) jz
         assert_eq!(
-            first_dead(&code(&[0xc1, 0xe0, 0x04, 0x74, 0x00]), true, 8),
+            first_dead(code(&[0xc1, 0xe0, 0x04, 0x74, 0x00]).iter(), true),
             Some(0)
         );
     }
 
     #[test]
+    fn undefined_flags_that_survive_are_alive() {
+        // bt eax, 1; jmp
+        let test = code(&[0x0f, 0xba, 0xe0, 0x01, 0xeb, 0x00]);
+        assert_eq!(first_dead(test.iter(), true), None);
+        // idiv r12d; jmp
+        let divide = code(&[0x41, 0xf7, 0xfc, 0xeb, 0x00]);
+        assert_eq!(first_dead(divide.iter(), true), None);
+    }
+
+    #[test]
     fn inc_keeps_carry_alive() {
         // inc eax; jmp
-        assert_eq!(first_dead(&code(&[0xff, 0xc0, 0xeb, 0x00]), true, 8), None);
+        assert_eq!(
+            first_dead(code(&[0xff, 0xc0, 0xeb, 0x00]).iter(), true),
+            None
+        );
     }
 }

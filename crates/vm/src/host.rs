@@ -54,3 +54,34 @@ pub unsafe fn syscall(number: i64, arguments: [u64; 6]) -> i64 {
     }
     result
 }
+
+/// Ends this process without running anything else.
+pub fn exit(code: i32) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(code) }
+}
+
+/// Ends this process the way the guest ended: by the same signal, or by
+/// returning the code to exit with.
+pub fn end_like(status: crate::record::ProcessStatus) -> i32 {
+    match status {
+        crate::record::ProcessStatus::Exited(code) => code,
+        crate::record::ProcessStatus::Killed(signal) => {
+            // SAFETY: restoring the default action and raising the signal; no
+            // core file of the vm, the guest's state is in the recording.
+            unsafe {
+                let none = libc::rlimit {
+                    rlim_cur: 0,
+                    rlim_max: 0,
+                };
+                libc::setrlimit(libc::RLIMIT_CORE, &none);
+                libc::signal(signal, libc::SIG_DFL);
+                let mut all: libc::sigset_t = std::mem::zeroed();
+                libc::sigemptyset(&mut all);
+                libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+                libc::raise(signal);
+            }
+            128 + signal
+        }
+    }
+}

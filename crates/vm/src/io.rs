@@ -8,11 +8,15 @@
 use crate::memory;
 use crate::record::{Effect, FileIndex, Files, InputReader, InputWriter};
 use crate::{Divergence, Error};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// A guest range that the host has just written.
 pub type Written = (u64, usize);
+
+/// What a copy gets for a question the recording has no answer to.
+pub const NOTHING_LEFT: i64 = -(libc::ENOSYS as i64);
 
 pub enum Io {
     /// Nothing is written down (measuring the bare vm).
@@ -25,6 +29,23 @@ pub enum Io {
         inputs: InputReader,
         files: Files,
     },
+    /// A copy of the world (see `snapshot`).
+    Copy(CopyIo),
+}
+
+/// What a copy knows of the outside: the rest of the recording.
+pub struct CopyIo {
+    rest: VecDeque<Effect>,
+    files: Option<Files>,
+}
+
+impl CopyIo {
+    /// The next recorded answer of this kind. The copy may ask in another
+    /// order than the recorded run did; answers of one kind keep theirs.
+    fn take(&mut self, tag: u32) -> Option<Effect> {
+        let index = self.rest.iter().position(|effect| effect.tag == tag)?;
+        self.rest.remove(index)
+    }
 }
 
 /// Tags of inputs that are not system calls.
@@ -34,12 +55,34 @@ pub mod tag {
     pub const MAPPED_FILE: u32 = 0x1_0002;
     pub const PROCESS: u32 = 0x1_0003;
     pub const RANDOM: u32 = 0x1_0004;
+    pub const ORDER: u32 = 0x1_0005;
 }
 
 impl Io {
     /// True if host calls are really made.
     pub fn is_live(&self) -> bool {
-        !matches!(self, Io::Replay { .. })
+        !matches!(self, Io::Replay { .. } | Io::Copy(_))
+    }
+
+    /// From here on nothing reaches the outside, and what came from there
+    /// comes from the rest of the recording.
+    pub fn become_copy(&mut self) -> Result<(), Error> {
+        let mut copy = CopyIo {
+            rest: VecDeque::new(),
+            files: None,
+        };
+        match std::mem::replace(self, Io::Live) {
+            Io::Replay { mut inputs, files } => {
+                while !inputs.at_end()? {
+                    copy.rest.push_back(inputs.next_effect()?);
+                }
+                copy.files = Some(files);
+            }
+            Io::Copy(old) => copy = old,
+            Io::Live | Io::Record { .. } => {}
+        }
+        *self = Io::Copy(copy);
+        Ok(())
     }
 
     /// Does something outside, or takes its recorded result. `perform` returns
@@ -80,6 +123,16 @@ impl Io {
                 }
                 Ok(effect.result)
             }
+            Io::Copy(copy) => {
+                let Some(effect) = copy.take(tag) else {
+                    return Ok(NOTHING_LEFT);
+                };
+                for (address, bytes) in &effect.writes {
+                    // The copy may have unmapped the recorded buffer.
+                    let _ = memory::write(*address, bytes);
+                }
+                Ok(effect.result)
+            }
         }
     }
 
@@ -103,6 +156,13 @@ impl Io {
             }
             Io::Replay { inputs, .. } => {
                 let mut effect = Self::expect(inputs, tag)?;
+                let bytes = effect.writes.pop().map(|(_, bytes)| bytes);
+                Ok((effect.result, bytes.unwrap_or_default()))
+            }
+            Io::Copy(copy) => {
+                let Some(mut effect) = copy.take(tag) else {
+                    return Ok((NOTHING_LEFT, Vec::new()));
+                };
                 let bytes = effect.writes.pop().map(|(_, bytes)| bytes);
                 Ok((effect.result, bytes.unwrap_or_default()))
             }
@@ -153,6 +213,15 @@ impl Io {
                     Err(_) => Ok(Err(std::io::Error::from_raw_os_error(-result as i32))),
                 }
             }
+            Io::Copy(copy) => {
+                let result = copy
+                    .take(tag::MAPPED_FILE)
+                    .map_or(NOTHING_LEFT, |effect| effect.result);
+                match (FileIndex::try_from(result), &copy.files) {
+                    (Ok(index), Some(files)) => Ok(Ok(files.open_mapped(index)?)),
+                    _ => Ok(Err(std::io::Error::from_raw_os_error(libc::ENODEV))),
+                }
+            }
         }
     }
 
@@ -173,6 +242,7 @@ pub fn describe(tag: u32) -> String {
         tag::MAPPED_FILE => "a file mapping".into(),
         tag::PROCESS => "a process start".into(),
         tag::RANDOM => "a random number".into(),
+        tag::ORDER => "a write to a standard stream".into(),
         number => crate::kernel::names::syscall_name(u64::from(number))
             .map_or_else(|| format!("system call {number}"), str::to_string),
     }

@@ -28,13 +28,16 @@ mod emulate;
 mod fault;
 mod flags;
 mod host;
+mod host_signals;
 mod io;
 mod layout;
 mod loader;
 mod machine;
 mod session;
+pub mod snapshot;
 mod state;
 mod translate;
+mod tree;
 
 pub use loader::Program;
 pub use machine::{GuestFault, Stop, Vm};
@@ -57,6 +60,9 @@ pub enum Error {
     Program(#[from] ProgramError),
     #[error(transparent)]
     Record(#[from] record::RecordError),
+    /// Another process of a replayed tree failed, and has said why.
+    #[error("a process of the recording did not replay, see above")]
+    ProcessFailed,
     #[error(transparent)]
     Divergence(#[from] Box<Divergence>),
 }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// A program to run.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// Absolute path of the executable or script.
+    /// Path of the executable or script, as execve is given it.
     pub path: PathBuf,
     pub arguments: Vec<Vec<u8>>,
     pub environment: Vec<Vec<u8>>,
@@ -133,7 +133,7 @@ fn parse(path: &Path, file: &File) -> Result<Image, ProgramError> {
 }
 
 /// The interpreter and its argument, if the file is a script.
-fn script(file: &File) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+pub(crate) fn script(file: &File) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     let mut start = vec![0; 256];
     let length = file.read_at(&mut start, 0).ok()?;
     start.truncate(length);
@@ -162,7 +162,7 @@ impl Vm {
     pub(crate) fn load(&mut self, program: &Program) -> Result<Registers, Error> {
         let mut path = program.path.clone();
         let mut arguments = program.arguments.clone();
-        let mut file = self.open_program(&path)?;
+        let (mut real, mut file) = self.open_program(&path)?;
         // Scripts may name scripts; the kernel follows four.
         for _ in 0..4 {
             let Some((interpreter, argument)) = script(&file) else {
@@ -174,7 +174,7 @@ impl Vm {
             full.extend(arguments.into_iter().skip(1));
             arguments = full;
             path = std::ffi::OsStr::from_bytes(&interpreter).into();
-            file = self.open_program(&path)?;
+            (real, file) = self.open_program(&path)?;
         }
         let image = parse(&path, &file)?;
         let bias = if image.position_independent {
@@ -182,14 +182,14 @@ impl Vm {
         } else {
             0
         };
-        let main = self.load_image(&path, &file, &image, bias)?;
+        let main = self.load_image(&real, &file, &image, bias)?;
         self.space.brk_start = page_up(main.end);
         self.space.brk = self.space.brk_start;
-        self.kernel.process.executable = path.clone();
+        self.kernel.process.executable = real;
         let (entry, base) = match &image.interpreter {
             None => (main.entry, 0),
             Some(name) => {
-                let file = self.open_program(name)?;
+                let (real, file) = self.open_program(name)?;
                 let interpreter = parse(name, &file)?;
                 let length = page_up(
                     interpreter
@@ -202,11 +202,12 @@ impl Vm {
                 let bias = self.space.reserve(length).ok_or_else(|| {
                     Error::Machine("no room for the program's interpreter".into())
                 })?;
-                let loaded = self.load_image(name, &file, &interpreter, bias)?;
+                let loaded = self.load_image(&real, &file, &interpreter, bias)?;
                 (loaded.entry, loaded.bias)
             }
         };
-        let stack = self.make_stack(program, &path, &arguments, &main, base)?;
+        let stack = self.make_stack(program, &program.path, &arguments, &main, base)?;
+        self.kernel.process.start_stack = stack;
         let mut regs = Registers {
             rip: entry,
             rflags: 0x202,
@@ -216,18 +217,18 @@ impl Vm {
         Ok(regs)
     }
 
-    fn open_program(&mut self, path: &Path) -> Result<File, Error> {
+    /// A program's real path and a handle for it.
+    fn open_program(&mut self, path: &Path) -> Result<(PathBuf, File), Error> {
         let wanted = path.to_path_buf();
         let opened = self.io.mapped_file(false, || {
             let resolved = wanted.canonicalize()?;
             let file = File::open(&resolved)?;
             Ok((resolved, file))
         })?;
-        let (_, file) = opened.map_err(|error| ProgramError::CannotOpen {
-            path: path.to_path_buf(),
-            error,
-        })?;
-        Ok(file)
+        opened.map_err(|error| {
+            let path = path.to_path_buf();
+            ProgramError::CannotOpen { path, error }.into()
+        })
     }
 
     fn load_image(
@@ -237,7 +238,7 @@ impl Vm {
         image: &Image,
         bias: u64,
     ) -> Result<Loaded, Error> {
-        let name = Arc::new(path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
+        let name = Arc::new(path.to_path_buf());
         let failed = |errno: i64| {
             Error::from(ProgramError::CannotOpen {
                 path: path.to_path_buf(),

@@ -1,28 +1,40 @@
 //! The vm itself: one guest process, its threads, and the loop that runs them.
 
-use crate::cache::{Cache, ExitKind, LINKED};
+use crate::cache::{Cache, ExitKind, LINKED, Spread, pages_of};
 use crate::clock::Clock;
-use crate::context::{Context, Registers};
+use crate::context::{BREAK, Context, Registers, reg};
 use crate::io::Io;
 use crate::kernel::Kernel;
+use crate::kernel::signal::Trap;
 use crate::layout;
-use crate::observe::{AccessEvent, Interest, Observer, Sites, ThreadEvent};
-use crate::record::{Ending, ProcessStatus, Step, StepReader, StepWriter};
-use crate::schedule::{Choice, Policy, SliceEnd};
-use crate::space::Space;
+use crate::observe::{AccessEvent, AfterHook, Interest, Observer, Sites, ThreadEvent, complex};
+use crate::record::{Ending, ProcessStatus, RecordError, Step, StepReader, StepWriter};
+use crate::schedule::{Choice, Policy, Recorded, SliceEnd};
+use crate::space::{Backing, Space};
 use crate::thread::{State, Thread, WaitOn};
-use crate::translate::{Instrumentation, MAX_BLOCK, SLACK, Translator};
-use crate::{Divergence, Error, fault, kernel};
+use crate::translate::{Instrumentation, MAX_BLOCK, RING_MARGIN, SLACK, Shape, Translator};
+use crate::tree::Tree;
+use crate::{Divergence, Error, fault, host, host_signals, kernel, memory};
 use race::Moment;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use xxhash_rust::xxh3::Xxh3;
 
 /// Longest slice when only one thread can run: bounds the distance between
 /// checks of a replay and between looks at host descriptors.
 const LONE_SLICE: u64 = 20_000_000;
 
+/// A killed vm loses at most this much of its recording, in nanoseconds.
+const FLUSH_INTERVAL: u64 = 100_000_000;
+
 /// No slice is longer: records of accesses carry half of the counter.
 const LONGEST_SLICE: u64 = 1 << 30;
+
+/// Translated code comes back to the vm this often, to see what is hot. At
+/// 0.3 microseconds each time that costs a hundredth.
+const SAMPLE: u64 = 100_000;
+
+/// A block met at this many samples becomes a trace.
+const HOT: u8 = 2;
 
 /// Where the schedule comes from and where it goes.
 pub enum Pace {
@@ -45,6 +57,19 @@ pub enum Stop {
     Reached(Moment),
     /// The recording stops here without an end (the recording vm was killed).
     RecordingEnds,
+    /// Only in a copy: no thread that may run can run. `input` tells that some
+    /// thread waits for input the recording does not have.
+    Stuck { input: bool },
+    /// Only in a copy: its instructions are used up.
+    Limit,
+}
+
+/// What makes a vm a copy (see `snapshot`).
+struct CopyState {
+    /// Instructions of all threads at which it stops.
+    limit: u64,
+    /// Threads that are held back.
+    frozen: BTreeSet<u32>,
 }
 
 /// A guest fault that no handler took: the guest dies of it.
@@ -55,6 +80,16 @@ pub struct GuestFault {
     pub pc: u64,
     pub address: u64,
     pub regs: Registers,
+}
+
+/// A call of a followed function.
+struct PendingReturn {
+    thread: u32,
+    /// Stack pointer after the return.
+    stack: u64,
+    /// Return address.
+    pc: u64,
+    function: u64,
 }
 
 /// A slice under way.
@@ -71,28 +106,51 @@ pub struct Vm {
     translator: Translator,
     instrumentation: Instrumentation,
     sites: Sites,
+    /// Addresses found running at samples, and how often; the hot ones start
+    /// traces.
+    samples: HashMap<u64, u8, Spread>,
+    hot: HashSet<u64, Spread>,
+    sample: u64,
+    hot_after: u8,
     pub space: Space,
     pub threads: BTreeMap<u32, Thread>,
     /// The thread whose registers are in the context.
     pub(crate) current: u32,
     slice: Option<Slice>,
     last_slice: Option<(u32, SliceEnd)>,
-    /// Instructions granted to the running slice.
+    /// Instructions granted to the running slice, and how many of them are
+    /// still withheld from translated code.
     granted: u64,
+    reserve: u64,
     /// Instructions executed by all threads in finished slices.
     total: u64,
     pub(crate) clock: Clock,
     pub(crate) kernel: Kernel,
     pub(crate) io: Io,
-    pace: Pace,
+    pub(crate) pace: Pace,
     observers: Vec<Box<dyn Observer>>,
     batch: Vec<AccessEvent>,
+    /// Function entries observers follow, and calls of them under way.
+    entries: HashSet<u64>,
+    returns: Vec<PendingReturn>,
     /// Chained hash of system calls and their results.
     pub(crate) trail: u64,
     pub(crate) ended: Option<ProcessStatus>,
     /// The fault the guest died of, if it did.
     pub fault: Option<GuestFault>,
     ending: Option<Ending>,
+    pub(crate) tree: Option<Tree>,
+    copy: Option<CopyState>,
+    /// A replay does not show the program's output.
+    pub(crate) muted: bool,
+    /// Stop before system calls instead of making them.
+    before_syscalls: bool,
+    /// This process was just forked: the slice under way is its parent's.
+    reborn: bool,
+    /// The slice under way was cut short by a signal.
+    cut: bool,
+    /// Host time of the last flush of the recording.
+    flushed_at: u64,
 }
 
 impl Vm {
@@ -111,12 +169,17 @@ impl Vm {
             translator: Translator::default(),
             instrumentation,
             sites: Sites::default(),
+            samples: HashMap::default(),
+            hot: HashSet::default(),
+            sample: SAMPLE,
+            hot_after: HOT,
             space: Space::default(),
             threads: BTreeMap::new(),
             current: 0,
             slice: None,
             last_slice: None,
             granted: 0,
+            reserve: 0,
             total: 0,
             clock: Clock::default(),
             kernel: Kernel::default(),
@@ -124,10 +187,19 @@ impl Vm {
             pace,
             observers: Vec::new(),
             batch: Vec::new(),
+            entries: HashSet::new(),
+            returns: Vec::new(),
             trail: 0,
             ended: None,
             fault: None,
             ending: None,
+            tree: None,
+            copy: None,
+            muted: false,
+            before_syscalls: false,
+            reborn: false,
+            cut: false,
+            flushed_at: 0,
         };
         vm.set_remaining(0);
         Ok(vm)
@@ -135,13 +207,34 @@ impl Vm {
 
     /// Adds an analysis. Observers are added before the guest runs.
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
-        let Interest {
-            accesses,
-            allocations: _,
-        } = observer.interest();
+        let Interest { accesses } = observer.interest();
         self.instrumentation.accesses |= accesses;
         self.observers.push(observer);
         self.flush_cache();
+        let code: Vec<_> = self
+            .space
+            .mappings()
+            .filter(|(_, mapping)| mapping.protection & libc::PROT_EXEC != 0)
+            .filter_map(|(range, mapping)| match &mapping.backing {
+                Backing::File { path, offset } => Some((range, path.clone(), *offset)),
+                _ => None,
+            })
+            .collect();
+        for (range, path, offset) in code {
+            self.tell_code_mapped(range, &path, offset);
+        }
+    }
+
+    /// A replay from here on does not show what the program writes.
+    pub fn mute(&mut self) {
+        self.muted = true;
+    }
+
+    /// Makes a trace of every block met at a look every `instructions`
+    /// instructions, however seldom it runs: for tests of traces.
+    pub fn trace_eagerly(&mut self, instructions: u64) {
+        self.sample = instructions.max(2 * SLACK);
+        self.hot_after = 1;
     }
 
     /// Takes the observers back, in the order they were added.
@@ -192,11 +285,38 @@ impl Vm {
 
     /// Instructions the running slice has left.
     fn remaining(&self) -> u64 {
-        (self.context.remaining + SLACK as i64).max(0) as u64
+        (self.context.remaining + SLACK as i64).max(0) as u64 + self.reserve
     }
 
     fn set_remaining(&mut self, instructions: u64) {
-        self.context.remaining = instructions as i64 - SLACK as i64;
+        let chunk = instructions.min(self.sample);
+        self.reserve = instructions - chunk;
+        self.context.remaining = chunk as i64 - SLACK as i64;
+    }
+
+    /// Translated code has used up its chunk: takes note of where that was and
+    /// grants the next one. False at the end of the slice.
+    fn next_chunk(&mut self, block: u32) -> bool {
+        if self.reserve == 0 {
+            return false;
+        }
+        self.drain_ring();
+        let chunk = self.reserve.min(self.sample);
+        self.reserve -= chunk;
+        self.context.remaining += chunk as i64;
+        let pc = self.cache.block(block).pc;
+        let seen = self.samples.entry(pc).or_default();
+        *seen = seen.saturating_add(1);
+        if *seen == self.hot_after && self.hot.insert(pc) {
+            self.cache.retire(pc);
+        }
+        true
+    }
+
+    /// Counts an instruction that faulted as one, so that a slice in which
+    /// nothing but the fault happens has a length.
+    pub(crate) fn count_fault(&mut self) {
+        self.context.remaining -= 1;
     }
 
     /// Instructions of all threads up to now.
@@ -208,13 +328,77 @@ impl Vm {
         self.clock.monotonic(self.instructions())
     }
 
-    /// Runs until the guest ends or `until` is reached.
+    /// Runs until the guest ends or `until` is reached (a moment of the first
+    /// process, or of the one that is replayed alone). Processes that the
+    /// guest forks end in here; a replay also waits for them.
     pub fn run(&mut self, until: Option<Moment>) -> Result<Stop, Error> {
+        let result = match self.run_process(until) {
+            // What the recording vm had not written when it was killed.
+            Err(Error::Record(RecordError::Ended(_))) => Ok(Stop::RecordingEnds),
+            other => other,
+        };
+        let Some(tree) = &self.tree else {
+            return result;
+        };
+        if tree.forked {
+            self.leave(result);
+        }
+        if self.io.is_live() {
+            return result;
+        }
+        match result {
+            Ok(Stop::Reached(_)) => result,
+            Ok(_) => {
+                tree.finished();
+                if tree.join() {
+                    result
+                } else {
+                    Err(Error::ProcessFailed)
+                }
+            }
+            Err(_) => {
+                tree.fail();
+                tree.join();
+                result
+            }
+        }
+    }
+
+    /// The end of a process that the vm forked for the guest.
+    fn leave(&mut self, result: Result<Stop, Error>) -> ! {
+        let live = self.io.is_live();
+        let number = self.tree.as_ref().map_or(0, |tree| tree.number);
+        let code = match result {
+            Ok(Stop::Ended(status)) if live => host::end_like(status),
+            Ok(_) if live => race::exit_code::FAILURE,
+            Ok(_) => 0,
+            Err(error) => {
+                if !matches!(error, Error::ProcessFailed) {
+                    eprintln!("deadheat: process {number}: {error}");
+                }
+                race::exit_code::FAILURE
+            }
+        };
+        if !live && let Some(tree) = &self.tree {
+            if code == 0 {
+                tree.finished();
+            } else {
+                tree.fail();
+            }
+            if !tree.join() {
+                host::exit(race::exit_code::FAILURE);
+            }
+        }
+        host::exit(code)
+    }
+
+    fn run_process(&mut self, until: Option<Moment>) -> Result<Stop, Error> {
         loop {
             if let Some(status) = self.ended {
                 self.finish(status)?;
                 return Ok(Stop::Ended(status));
             }
+            let until = until.filter(|_| self.is_asked_for());
             if let Some(until) = until
                 && self.threads.contains_key(&until.thread)
                 && self.executed(until.thread) >= until.count
@@ -226,16 +410,28 @@ impl Vm {
                 Some(slice) => slice,
                 None => match self.next_slice()? {
                     Some(choice) => self.begin_slice(choice),
+                    None if self.ended.is_some() => continue,
+                    None if self.copy.is_some() => return Ok(self.stuck()),
                     None => return Ok(Stop::RecordingEnds),
                 },
             };
             let mut part = slice.planned - slice.done;
+            if let Some(copy) = &self.copy {
+                let left = copy.limit.saturating_sub(self.instructions());
+                if left == 0 {
+                    return Ok(Stop::Limit);
+                }
+                part = part.min(left);
+            }
             if let Some(until) = until
                 && until.thread == slice.thread
             {
                 part = part.min(until.count - self.executed(until.thread));
             }
             let end = self.run_part(part)?;
+            if std::mem::take(&mut self.reborn) {
+                continue;
+            }
             let done = slice.done + self.retire();
             let slice = Slice { done, ..slice };
             if end == SliceEnd::Expired && done < slice.planned {
@@ -247,9 +443,57 @@ impl Vm {
         }
     }
 
+    /// Moments given from outside are this process's.
+    fn is_asked_for(&self) -> bool {
+        self.tree
+            .as_ref()
+            .is_none_or(|tree| !tree.forked && tree.shows_output())
+    }
+
+    /// The current thread goes on alone, with this number.
+    pub(crate) fn keep_only_current(&mut self, number: u32) {
+        let current = self.threads.remove(&self.current);
+        self.threads.clear();
+        if let Some(mut thread) = current {
+            thread.id = number;
+            self.threads.insert(number, thread);
+        }
+        self.current = number;
+    }
+
+    /// The books of a process that has just been forked: it has executed
+    /// nothing, and time goes on from its parent's.
+    pub(crate) fn start_books(&mut self) {
+        self.drain_ring();
+        self.clock.monotonic_origin = self.now();
+        self.clock.jumped = 0;
+        self.total = 0;
+        self.granted = 0;
+        self.set_remaining(0);
+        self.trail = 0;
+        self.slice = None;
+        self.last_slice = None;
+        self.reborn = true;
+        let current = self.current;
+        if let Some(thread) = self.threads.get_mut(&current) {
+            thread.executed = 0;
+        }
+    }
+
+    /// Drops every translation (the guest executes another program).
+    pub(crate) fn forget_code(&mut self) {
+        self.flush_cache();
+    }
+
+    /// Instructions the slice under way has left.
+    pub(crate) fn left_in_slice(&self) -> u64 {
+        let planned = self.slice.map_or(0, |slice| slice.planned - slice.done);
+        planned.max(self.remaining())
+    }
+
     fn begin_slice(&mut self, choice: Choice) -> Slice {
         let from = self.last_slice.map(|(thread, _)| thread);
-        if from != Some(choice.thread) {
+        if self.current != choice.thread {
             self.switch_to(choice.thread);
             let event = ThreadEvent::Switched {
                 from,
@@ -353,6 +597,7 @@ impl Vm {
             return Ok(());
         }
         self.drain_ring();
+        self.release_vfork_parent(true);
         let mut ending = Ending { status, state: 0 };
         if !matches!(self.pace, Pace::Policy { steps: None, .. }) {
             ending.state = self.state_hash();
@@ -389,7 +634,21 @@ impl Vm {
         if let Pace::Follow(_) = self.pace {
             return self.follow();
         }
-        let runnable = self.wait_for_runnable()?;
+        let now = host_nanoseconds();
+        if now - self.flushed_at > FLUSH_INTERVAL {
+            self.flushed_at = now;
+            self.flush_recording()?;
+        }
+        let mut runnable = self.wait_for_runnable()?;
+        if self.ended.is_some() {
+            return Ok(None);
+        }
+        if let Some(copy) = &self.copy {
+            runnable.retain(|thread| !copy.frozen.contains(thread));
+            if runnable.is_empty() {
+                return Ok(None);
+            }
+        }
         let last = self.last_slice;
         let Pace::Policy { policy, .. } = &mut self.pace else {
             unreachable!("following is handled above");
@@ -399,11 +658,24 @@ impl Vm {
             choice.instructions = LONE_SLICE;
         }
         choice.instructions = choice.instructions.min(LONGEST_SLICE);
+        if let Some(left) = self.instructions_to_timer() {
+            choice.instructions = choice.instructions.min(left);
+        }
         Ok(Some(choice))
     }
 
     fn follow(&mut self) -> Result<Option<Choice>, Error> {
         loop {
+            if self.ended.is_some() {
+                return Ok(None);
+            }
+            let Pace::Follow(steps) = &mut self.pace else {
+                unreachable!("only called while following");
+            };
+            // Timers are looked at where the recording vm did.
+            if matches!(steps.peek()?, Some(Step::Advance(_) | Step::Slice { .. })) {
+                self.expire_timers()?;
+            }
             let Pace::Follow(steps) = &mut self.pace else {
                 unreachable!("only called while following");
             };
@@ -434,7 +706,7 @@ impl Vm {
                 }
                 Some(Step::Signal { .. }) => {
                     if let Some(Step::Signal { thread, info }) = steps.next_step()? {
-                        self.signal_from_outside(thread, &info);
+                        self.signal_from_outside(thread, &info)?;
                     }
                 }
                 Some(end @ Step::End(_)) => {
@@ -462,10 +734,15 @@ impl Vm {
     /// none.
     fn wait_for_runnable(&mut self) -> Result<Vec<u32>, Error> {
         loop {
+            self.take_outside_signals()?;
+            self.expire_timers()?;
+            if self.ended.is_some() {
+                return Ok(Vec::new());
+            }
             self.look_outside(Some(0))?;
             let now = self.now();
             let mut runnable = Vec::new();
-            let mut next_deadline: Option<u64> = None;
+            let mut next_deadline = self.next_timer();
             let mut outside = false;
             for (id, thread) in &self.threads {
                 match &thread.state {
@@ -475,8 +752,7 @@ impl Vm {
                             runnable.push(*id);
                             continue;
                         }
-                        outside |=
-                            matches!(wait.on, WaitOn::Host(_) | WaitOn::Child | WaitOn::Signal);
+                        outside |= matches!(wait.on, WaitOn::Host(_) | WaitOn::Child);
                         next_deadline = match (next_deadline, wait.deadline) {
                             (Some(one), Some(other)) => Some(one.min(other)),
                             (one, other) => one.or(other),
@@ -494,17 +770,19 @@ impl Vm {
                 return Ok(runnable);
             }
             match next_deadline {
-                Some(deadline) if !outside => {
-                    let jump = deadline - now;
+                // Nothing comes from outside into a copy: time just passes.
+                Some(deadline) if !outside || self.copy.is_some() => {
+                    let jump = deadline.saturating_sub(now);
                     self.clock.jumped += jump;
                     self.note(Step::Advance(jump))?;
                 }
+                _ if self.copy.is_some() => return Ok(runnable),
                 deadline => {
                     // Nothing can happen here before the outside moves (or a
                     // timer that runs with it).
                     self.flush_recording()?;
                     let before = host_nanoseconds();
-                    self.look_outside(deadline.map(|deadline| deadline - now))?;
+                    self.look_outside(deadline.map(|deadline| deadline.saturating_sub(now)))?;
                     let passed = host_nanoseconds() - before;
                     self.clock.jumped += passed;
                     self.note(Step::Advance(passed))?;
@@ -513,15 +791,158 @@ impl Vm {
         }
     }
 
+    /// Makes this vm a copy that stops after `instructions` more: the recorded
+    /// schedule becomes a guide, and nothing reaches the outside.
+    pub(crate) fn become_copy(&mut self, instructions: u64) -> Result<(), Error> {
+        let mut slices = VecDeque::new();
+        // The slice under way goes on first.
+        let rest = self.slice.take();
+        if let Some(slice) = rest {
+            slices.push_back(Choice {
+                thread: slice.thread,
+                instructions: slice.planned - slice.done,
+            });
+        }
+        if let Pace::Follow(steps) = &mut self.pace {
+            if rest.is_some() {
+                steps.next_step()?;
+            }
+            while let Some(step) = steps.next_step()? {
+                if let Step::Slice {
+                    thread,
+                    instructions,
+                    ..
+                } = step
+                {
+                    slices.push_back(Choice {
+                        thread,
+                        instructions,
+                    });
+                }
+            }
+        }
+        self.pace = Pace::Policy {
+            policy: Box::new(Recorded::new(slices, crate::DEFAULT_QUANTUM)),
+            steps: None,
+        };
+        self.io.become_copy()?;
+        self.muted = true;
+        self.tree = None;
+        self.copy = Some(CopyState {
+            limit: self.instructions().saturating_add(instructions),
+            frozen: BTreeSet::new(),
+        });
+        Ok(())
+    }
+
+    /// In a copy: holds a thread back, or lets it go on.
+    pub fn freeze(&mut self, thread: u32, held: bool) {
+        if let Some(copy) = &mut self.copy {
+            if held {
+                copy.frozen.insert(thread);
+            } else {
+                copy.frozen.remove(&thread);
+            }
+        }
+        // The frozen thread's slice is over.
+        self.slice = None;
+    }
+
+    /// In a copy: schedules by `policy` from here on.
+    pub fn schedule_by(&mut self, policy: Box<dyn Policy>) {
+        if self.copy.is_some() {
+            self.instrumentation.sequencers = policy.at_sequencers();
+            self.flush_cache();
+            self.slice = None;
+            self.pace = Pace::Policy {
+                policy,
+                steps: None,
+            };
+        }
+    }
+
+    /// In a copy: runs one thread alone for at most `instructions`. With
+    /// `to_sequencer` it stops before its next system call and after its next
+    /// locked instruction.
+    pub fn run_thread(
+        &mut self,
+        thread: u32,
+        instructions: u64,
+        to_sequencer: bool,
+    ) -> Result<SliceEnd, Error> {
+        if self.ended.is_some() || !self.threads.contains_key(&thread) {
+            return Ok(SliceEnd::Exited);
+        }
+        if self.instrumentation.sequencers != to_sequencer {
+            self.instrumentation.sequencers = to_sequencer;
+            self.flush_cache();
+        }
+        self.before_syscalls = to_sequencer;
+        self.slice = None;
+        let slice = self.begin_slice(Choice {
+            thread,
+            instructions,
+        });
+        let end = self.run_part(slice.planned);
+        self.before_syscalls = false;
+        let end = end?;
+        let done = self.retire();
+        self.finish_slice(Slice { done, ..slice }, end)?;
+        Ok(end)
+    }
+
+    /// Why a copy cannot go on.
+    fn stuck(&self) -> Stop {
+        let input = self.threads.values().any(|thread| {
+            matches!(&thread.state, State::Blocked(wait)
+                if matches!(wait.on, WaitOn::Host(_) | WaitOn::Child))
+        });
+        Stop::Stuck { input }
+    }
+
+    /// Signals that have reached the vm become the guest's.
+    fn take_outside_signals(&mut self) -> Result<(), Error> {
+        if !self.io.is_live() {
+            return Ok(());
+        }
+        while let Some(info) = host_signals::take() {
+            let info = info.recorded();
+            self.signal_from_outside(0, &info)?;
+            self.note(Step::Signal { thread: 0, info })?;
+        }
+        Ok(())
+    }
+
+    /// Gives back to the counter what a host signal handler took from it;
+    /// true if one did: the slice is to end.
+    fn mend_counter(&mut self) -> bool {
+        let broken = std::mem::take(&mut self.context.broken);
+        self.context.remaining += broken;
+        broken != 0
+    }
+
+    /// A signal from outside waits: the slice gets a new, near end. From here
+    /// on it runs as a slice of that length does, so a replay of it agrees
+    /// also in flags that nobody reads.
+    fn cut_slice(&mut self) -> bool {
+        let surplus = self.remaining().saturating_sub(4 * MAX_BLOCK as u64);
+        self.granted -= surplus;
+        self.context.remaining -= surplus as i64;
+        self.cut |= surplus > 0;
+        surplus > 0
+    }
+
     /// Writes everything that has gathered to the recording.
     pub(crate) fn flush_recording(&mut self) -> Result<(), Error> {
+        // Inputs first: a schedule without its inputs is of no use.
+        self.io.flush()?;
         if let Pace::Policy {
             steps: Some(steps), ..
         } = &mut self.pace
         {
             steps.flush()?;
         }
-        self.io.flush()
+        Ok(())
     }
 
     /// Looks whether host descriptors or children that threads wait for are
@@ -575,6 +996,7 @@ impl Vm {
     /// Runs the current thread for at most `budget` instructions.
     fn run_part(&mut self, budget: u64) -> Result<SliceEnd, Error> {
         self.granted = budget;
+        self.cut = false;
         self.set_remaining(budget);
         if let Some(end) = self.resume_call()? {
             return Ok(end);
@@ -584,13 +1006,18 @@ impl Vm {
         loop {
             let remaining = self.remaining();
             if remaining == 0 {
-                return Ok(SliceEnd::Expired);
+                return Ok(if self.cut {
+                    SliceEnd::Interrupted
+                } else {
+                    SliceEnd::Expired
+                });
             }
             walking |= remaining < SLACK;
             let mut host = self.entry(walking)?;
             // A hook or complex access at the block's start goes on behind it.
             loop {
                 let exit_id = self.execute(host);
+                let broken = self.mend_counter();
                 let exit = self.cache.exit(exit_id);
                 self.context.remaining += i64::from(exit.adjust);
                 if exit.kind != ExitKind::Indirect && exit.kind != ExitKind::Fault {
@@ -618,13 +1045,21 @@ impl Vm {
                         None
                     }
                     ExitKind::Quantum => {
-                        walking = true;
+                        walking = !self.next_chunk(exit.block);
                         None
+                    }
+                    ExitKind::Syscall if self.before_syscalls => {
+                        // Back to the two bytes of the instruction, uncounted.
+                        self.context.regs.rip -= 2;
+                        self.context.remaining += 1;
+                        Some(SliceEnd::Sequencer)
                     }
                     ExitKind::Syscall => self.system_call()?,
                     ExitKind::Emulate => self.emulate()?,
                     ExitKind::Pause => self.give_way(SliceEnd::Yielded),
                     ExitKind::Sequencer => self.give_way(SliceEnd::Sequencer),
+                    // The attempt counts, so it needs an instruction left.
+                    ExitKind::Undecodable if self.remaining() == 0 => None,
                     ExitKind::Undecodable => self.bad_fetch()?,
                     ExitKind::Fault => self.host_fault()?,
                     ExitKind::RingFull => {
@@ -635,20 +1070,33 @@ impl Vm {
                         self.drain_ring();
                         self.hooked();
                         host = self.cache.block(exit.block).after_hook;
+                        self.break_again(broken);
                         continue;
                     }
                     ExitKind::Complex => {
                         self.drain_ring();
                         self.complex_access();
                         host = self.cache.block(exit.block).after_complex;
+                        self.break_again(broken);
                         continue;
                     }
                 };
                 if let Some(end) = end {
                     return Ok(end);
                 }
+                if broken && self.cut_slice() {
+                    walking = false;
+                }
                 break;
             }
+        }
+    }
+
+    /// The block goes on; its slice ends at the next one all the same.
+    fn break_again(&mut self, broken: bool) {
+        if broken {
+            self.context.remaining -= BREAK;
+            self.context.broken = BREAK;
         }
     }
 
@@ -663,6 +1111,9 @@ impl Vm {
 
     /// Enters translated code; returns the exit taken.
     fn execute(&mut self, host: u64) -> u32 {
+        if self.context.ring_position > layout::RING_SIZE - RING_MARGIN {
+            self.drain_ring();
+        }
         let Some(thread) = self.threads.get_mut(&self.current) else {
             unreachable!("the running thread exists");
         };
@@ -700,12 +1151,18 @@ impl Vm {
             return Some(block);
         }
         let flushes = self.cache.flushes;
+        let shape = if variant == LINKED && self.hot.contains(&pc) {
+            Shape::Trace
+        } else {
+            Shape::Basic
+        };
         let space = &self.space;
         let fetch = |pc: u64, buffer: &mut [u8; 15]| space.fetch(pc, buffer);
         let translation = self.translator.translate(
             &mut self.cache,
             pc,
             variant,
+            shape,
             &fetch,
             &self.instrumentation,
             &mut self.sites,
@@ -715,8 +1172,7 @@ impl Vm {
             // the vm; records already in the ring still name them.
             self.drain_ring();
         }
-        let end = pc + u64::from(translation.guest_length.max(1));
-        for page in (layout::page_down(pc)..end).step_by(layout::PAGE as usize) {
+        for page in pages_of(&translation.guest) {
             self.space.guard_code(page);
         }
         Some(self.cache.insert(variant, translation))
@@ -733,10 +1189,22 @@ impl Vm {
         let mut bytes = [0; 15];
         let length = self.space.fetch(pc, &mut bytes);
         if length == 15 || (length > 0 && self.space.find(pc + length as u64).is_some()) {
-            self.guest_fault(libc::SIGILL, 2 /* ILL_ILLOPN */, pc)
+            let trap = Trap {
+                number: 6,
+                ..Trap::default()
+            };
+            self.guest_fault(libc::SIGILL, 2 /* ILL_ILLOPN */, pc, trap)
         } else {
-            let code = if self.space.find(pc).is_some() { 2 } else { 1 };
-            self.guest_fault(libc::SIGSEGV, code, pc + length as u64)
+            let address = pc + length as u64;
+            let mapped = self.space.find(address).is_some();
+            // A page fault of an instruction fetch in user mode.
+            let trap = Trap {
+                number: 14,
+                error: 0x14 | u64::from(mapped),
+                address,
+            };
+            let code = if mapped { 2 } else { 1 };
+            self.guest_fault(libc::SIGSEGV, code, address, trap)
         }
     }
 
@@ -754,7 +1222,7 @@ impl Vm {
         };
         let state = block.state_at(host_pc);
         let instructions = block.instructions;
-        self.context.regs.rip = block.pc + u64::from(state.guest);
+        self.context.regs.rip = block.pc.wrapping_add_signed(i64::from(state.guest));
         for register in 0..16 {
             if state.spilled & (1 << register) != 0 {
                 self.context.regs.gpr[register] = self.context.spill[register];
@@ -783,7 +1251,16 @@ impl Vm {
         } else {
             pc
         };
-        self.guest_fault(fault.signal, fault.code, address)
+        let trap = Trap {
+            number: fault.trap_number,
+            error: fault.trap_error,
+            address: if fault.trap_number == 14 {
+                fault.address
+            } else {
+                0
+            },
+        };
+        self.guest_fault(fault.signal, fault.code, address, trap)
     }
 
     /// Accesses recorded by the faulting instruction did not happen.
@@ -828,7 +1305,7 @@ impl Vm {
             let site = self.sites.get(site);
             // The counter's low half and the slice's length give the count.
             let remaining = i64::from(counter as i32) + SLACK as i64 + i64::from(site.correction);
-            let executed = self.granted as i64 - remaining;
+            let executed = (self.granted - self.reserve) as i64 - remaining;
             batch.push(AccessEvent {
                 moment: Moment::new(self.current, done + executed as u64),
                 pc: site.pc,
@@ -857,8 +1334,111 @@ impl Vm {
         }
     }
 
-    /// Control reached an address an observer asked for.
-    fn hooked(&mut self) {}
+    /// Control reached an address an observer asked for, or returned from
+    /// there.
+    fn hooked(&mut self) {
+        let moment = self.moment();
+        let regs = self.context.regs;
+        let stack = regs.gpr[reg::RSP];
+        let thread = self.current;
+        let mut returned = Vec::new();
+        self.returns.retain(|pending| {
+            if pending.thread != thread || pending.stack > stack {
+                return true;
+            }
+            // Frames below the stack pointer were left some other way.
+            if pending.stack == stack && pending.pc == regs.rip {
+                returned.push(pending.function);
+            }
+            false
+        });
+        for function in returned {
+            for observer in &mut self.observers {
+                observer.returned(moment, function, &regs);
+            }
+        }
+        if !self.entries.contains(&regs.rip) {
+            return;
+        }
+        let mut follow = false;
+        for observer in &mut self.observers {
+            follow |= observer.hook(moment, &regs) == AfterHook::TellReturn;
+        }
+        if follow && let Ok(back) = memory::get::<u64>(stack) {
+            self.returns.push(PendingReturn {
+                thread,
+                stack: stack + 8,
+                pc: back,
+                function: regs.rip,
+            });
+            self.add_hook(back);
+        }
+    }
+
+    pub(crate) fn tell_unmapped(&mut self, range: std::ops::Range<u64>) {
+        if self.observers.is_empty() {
+            return;
+        }
+        self.drain_ring();
+        let moment = self.moment();
+        for observer in &mut self.observers {
+            observer.unmapped(moment, range.clone());
+        }
+    }
+
+    /// Tells observers that the kernel read or wrote guest memory.
+    pub(crate) fn tell_kernel_access(&mut self, address: u64, size: u64, write: bool) {
+        if self.observers.is_empty() || size == 0 {
+            return;
+        }
+        self.drain_ring();
+        let moment = self.moment();
+        for observer in &mut self.observers {
+            observer.kernel_access(moment, address, size, write);
+        }
+    }
+
+    fn add_hook(&mut self, pc: u64) {
+        if self.instrumentation.hooks.insert(pc) {
+            self.cache.invalidate(pc..pc + 1);
+        }
+    }
+
+    /// Code of a file was mapped: observers may want to follow functions in
+    /// it.
+    pub(crate) fn tell_code_mapped(
+        &mut self,
+        range: std::ops::Range<u64>,
+        path: &std::path::Path,
+        offset: u64,
+    ) {
+        let mut wanted = Vec::new();
+        for observer in &mut self.observers {
+            wanted.extend(observer.code_mapped(range.clone(), path, offset));
+        }
+        for pc in wanted {
+            self.entries.insert(pc);
+            self.add_hook(pc);
+        }
+    }
+
+    /// The accesses of the instruction at rip, whose extent its state tells.
+    fn complex_access(&mut self) {
+        let moment = self.moment();
+        let mut code = [0; 15];
+        let length = self.space.fetch(self.context.regs.rip, &mut code);
+        let Some(thread) = self.threads.get(&self.current) else {
+            return;
+        };
+        let machine = complex::Machine {
+            regs: &self.context.regs,
+            vector: &thread.vector,
+        };
+        let batch = complex::accesses(&machine, &code[..length], moment);
+        for observer in &mut self.observers {
+            observer.accesses(&batch);
+        }
+    }
 
     pub(crate) fn tell_thread(&mut self, event: ThreadEvent) {
         if self.observers.is_empty() {

@@ -4,10 +4,14 @@ use crate::io::{Io, tag};
 use crate::kernel::Kernel;
 use crate::loader::Program;
 use crate::machine::{Pace, Vm};
-use crate::record::{Files, InputReader, InputWriter, Recording, StepReader, StepWriter};
+use crate::record::{
+    Files, InputReader, InputWriter, ProcessFacts, Recording, StepReader, StepWriter,
+};
 use crate::schedule::{PolicyName, Random64};
 use crate::thread::Thread;
+use crate::tree::{Children, Tree};
 use crate::{Error, ProgramError};
+use crate::{fault, host_signals};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -63,7 +67,6 @@ fn find_in_path(command: &OsStr) -> Result<PathBuf, ProgramError> {
         path.metadata()
             .is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
     };
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     if command.as_bytes().contains(&b'/') {
         let path = Path::new(command);
         return match path.metadata() {
@@ -71,7 +74,7 @@ fn find_in_path(command: &OsStr) -> Result<PathBuf, ProgramError> {
                 path: path.to_path_buf(),
                 error,
             }),
-            Ok(_) if executable(path) => Ok(absolute(path)),
+            Ok(_) if executable(path) => Ok(path.to_path_buf()),
             Ok(data) if data.is_dir() => Err(ProgramError::NotExecutable {
                 path: path.to_path_buf(),
                 what: "it is a directory".into(),
@@ -86,7 +89,6 @@ fn find_in_path(command: &OsStr) -> Result<PathBuf, ProgramError> {
     std::env::split_paths(&search)
         .map(|folder| folder.join(command))
         .find(|path| executable(path))
-        .map(|path| absolute(&path))
         .ok_or_else(|| ProgramError::NotFound(command.to_string_lossy().into_owned()))
 }
 
@@ -100,13 +102,19 @@ impl Vm {
         let folder = recording.create_process(0)?;
         let io = Io::Record {
             inputs: InputWriter::create(&folder.join("inputs"))?,
-            files: Files::create(&recording.directory),
+            files: Files::create(&recording.directory, 0),
         };
         let pace = Pace::Policy {
             policy: schedule.policy.build(schedule.seed, schedule.quantum),
             steps: Some(StepWriter::create(&folder.join("schedule"))?),
         };
+        ProcessFacts {
+            number: 0,
+            parent: 0,
+        }
+        .write(&folder)?;
         let mut vm = Vm::new(io, pace)?;
+        vm.tree = Some(Tree::new(recording.directory.clone(), Children::All)?);
         vm.start(program, schedule.seed)?;
         Ok(vm)
     }
@@ -118,19 +126,38 @@ impl Vm {
             steps: None,
         };
         let mut vm = Vm::new(Io::Live, pace)?;
+        vm.tree = Some(Tree::new(PathBuf::new(), Children::All)?);
         vm.start(program, schedule.seed)?;
         Ok(vm)
     }
 
-    /// A vm that runs the recorded execution again.
+    /// A vm that runs the recorded execution of the first process again.
     pub fn replay(recording: &Recording) -> Result<Vm, Error> {
+        Self::replay_with(recording, Children::None)
+    }
+
+    /// A vm that runs the whole recorded process tree again. `run` returns in
+    /// the first process only.
+    pub fn replay_tree(recording: &Recording) -> Result<Vm, Error> {
+        Self::replay_with(recording, Children::All)
+    }
+
+    /// A vm that runs one process again: its ancestors up to the forks, then
+    /// the process itself. Only its own output is shown.
+    pub fn replay_process(recording: &Recording, process: u32) -> Result<Vm, Error> {
+        let path = recording.path_to(process)?;
+        Self::replay_with(recording, Children::Path(path))
+    }
+
+    fn replay_with(recording: &Recording, children: Children) -> Result<Vm, Error> {
         let folder = recording.process(0);
         let io = Io::Replay {
             inputs: InputReader::open(&folder.join("inputs"))?,
-            files: Files::open(&recording.directory)?,
+            files: Files::open(&recording.directory, 0)?,
         };
         let pace = Pace::Follow(StepReader::open(&folder.join("schedule"))?);
         let mut vm = Vm::new(io, pace)?;
+        vm.tree = Some(Tree::new(recording.directory.clone(), children)?);
         let manifest = &recording.manifest;
         let program = Program {
             path: OsStr::from_bytes(&manifest.program).into(),
@@ -168,6 +195,8 @@ impl Vm {
                     libc::getppid() as u64,
                     libc::getpgrp() as u64,
                     libc::getsid(0) as u64,
+                    u64::from(libc::getuid()),
+                    host_signals::ignored_at_start(),
                 ]
             };
             (
@@ -188,19 +217,19 @@ impl Vm {
         process.parent = fact() as i32;
         process.group = fact() as i32;
         process.session = fact() as i32;
+        process.user = fact() as u32;
+        let ignored = fact();
+        self.kernel.signals.ignore(ignored);
+        if self.io.is_live() {
+            host_signals::install()?;
+            fault::note_foreign_signals();
+        }
+        self.read_limits()?;
         self.inherit_descriptors()?;
         let regs = self.load(program)?;
         let id = self.kernel.process.next_thread();
         let mut thread = Thread::new(id, self.kernel.process.tid_of(id), regs);
-        let name = self.kernel.process.executable.file_name();
-        for (to, from) in thread
-            .name
-            .iter_mut()
-            .take(15)
-            .zip(name.map(OsStr::as_bytes).unwrap_or_default())
-        {
-            *to = *from;
-        }
+        thread.name = self.program_name();
         self.threads.insert(id, thread);
         self.switch_to(id);
         Ok(())

@@ -267,6 +267,13 @@ impl Space {
         Ok(start)
     }
 
+    /// The guest sees the mapping at `start` as shared, whatever the host has.
+    pub fn mark_shared(&mut self, start: u64) {
+        if let Some(mapping) = self.mappings.get_mut(&start) {
+            mapping.shared = true;
+        }
+    }
+
     /// Splits mappings so that none crosses `at`.
     fn split(&mut self, at: u64) {
         let Some((range, mapping)) = self.find(at) else {
@@ -531,6 +538,17 @@ impl Space {
         if writable && self.guarded.insert(page) {
             self.host_protect(page, libc::PROT_READ);
         }
+    }
+
+    /// Pages of `range` kept read-only by `guard_code`.
+    pub fn guarded_pages(&self, range: Range<u64>) -> Vec<u64> {
+        if self.guarded.is_empty() || range.is_empty() {
+            return Vec::new();
+        }
+        self.guarded
+            .range(page_down(range.start)..range.end)
+            .copied()
+            .collect()
     }
 
     /// If a write to `address` failed only because of `guard_code`, gives the

@@ -3,6 +3,8 @@
 
 use crate::context::{Registers, VectorState};
 use crate::kernel::Call;
+use crate::kernel::process::Vforked;
+use crate::kernel::signal::ThreadSignals;
 
 /// A guest thread, numbered from 1 in order of creation.
 pub struct Thread {
@@ -19,7 +21,9 @@ pub struct Thread {
     pub name: [u8; 16],
     pub clear_child_tid: u64,
     pub robust_list: u64,
-    pub signal_mask: u64,
+    pub signals: ThreadSignals,
+    /// The child of a vfork that has not executed or exited yet.
+    pub vforked: Option<Vforked>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +78,8 @@ impl Thread {
             name: [0; 16],
             clear_child_tid: 0,
             robust_list: 0,
-            signal_mask: 0,
+            signals: ThreadSignals::default(),
+            vforked: None,
         }
     }
 }

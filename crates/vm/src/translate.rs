@@ -8,11 +8,19 @@
 //! inside a rewritten instruction the block's map says which are in spill
 //! slots, so a fault anywhere gives the guest's true state.
 //!
-//! Every block subtracts its length from the counter once, at a place where
-//! the flags are dead if there is one among its first `SLACK` instructions.
-//! Because the check may come that late, the vm enters linked blocks only
-//! while at least `SLACK` instructions remain, and walks the last few with
-//! blocks that hold exactly as many instructions as are left.
+//! A block starts as a basic block. When the vm finds it hot it is translated
+//! again as a trace: along unconditional jumps, the likelier side of branches,
+//! into calls and back out of them, round loops, up to `MAX_BLOCK`
+//! instructions. The less likely sides leave the trace.
+//!
+//! The instructions of a block are subtracted from the counter once, after its
+//! last inner branch, at a place where the flags are dead if there is one; each
+//! inner exit subtracts what has run until there. Because the subtraction may
+//! come that late, the vm enters linked blocks only while at least `SLACK`
+//! instructions remain, and walks the rest with blocks that hold exactly as
+//! many instructions as are left. One subtraction per sixty instructions
+//! matters: the counter is in memory, and a store forwarded to the next load
+//! takes five cycles.
 
 use crate::cache::{Cache, ExitKind, LINKED, MapEntry, PendingExit, Translation};
 use crate::context::{offset, reg};
@@ -30,7 +38,20 @@ use std::collections::HashSet;
 pub const MAX_BLOCK: usize = 64;
 
 /// How many instructions of a block may run before it is counted.
-pub const SLACK: u64 = 16;
+pub const SLACK: u64 = MAX_BLOCK as u64;
+
+/// Room the ring must have when translated code is entered: three records for
+/// every instruction of a block are more than any block writes.
+pub const RING_MARGIN: u64 = 3 * 16 * MAX_BLOCK as u64;
+
+/// What the vm knows about a block that is to be translated.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Up to the first branch.
+    Basic,
+    /// Along the likely path.
+    Trace,
+}
 
 /// What the translator must do beyond running the code.
 #[derive(Default)]
@@ -58,14 +79,16 @@ struct Builder<'a> {
     exits: Vec<PendingExit>,
     first_exit: u32,
     stubs: Vec<Stub>,
-    /// (displacement address, guest target) of direct branches
-    direct: Vec<(u64, u64)>,
+    /// (displacement address, guest target, branch) of direct branches
+    direct: Vec<(u64, u64, u64)>,
     /// (displacement address, value) of RIP-relative operands
     literals: Vec<(u64, u64)>,
     pc: u64,
     length: u32,
     index: u16,
     counted: bool,
+    /// Accesses go to the ring.
+    records: bool,
     after_hook: u64,
     after_complex: u64,
     instruction_pc: u64,
@@ -73,13 +96,35 @@ struct Builder<'a> {
     variant: u32,
 }
 
+/// Code behind the block for a way out of it.
 struct Stub {
     /// rel32 that must point to the stub.
     from: u64,
-    kind: ExitKind,
+    kind: StubKind,
     pc: u64,
+    /// Instructions executed when it is reached.
+    done: u16,
     adjust: i32,
+    /// The flags are alive (and, for an `Exit`, saved in rax).
     restore_flags: bool,
+}
+
+enum StubKind {
+    Exit(ExitKind),
+    /// The unlikely side of a branch in a trace.
+    SideExit(u64),
+}
+
+impl Stub {
+    /// Stands where a stub has been emitted.
+    const DONE: Stub = Stub {
+        from: 0,
+        kind: StubKind::Exit(ExitKind::Fault),
+        pc: 0,
+        done: 0,
+        adjust: 0,
+        restore_flags: false,
+    };
 }
 
 impl Default for Translator {
@@ -94,11 +139,13 @@ impl Default for Translator {
 impl Translator {
     /// Translates the block at `pc`, as linkable code or (`variant` > 0) as at
     /// most `variant` instructions that return to the vm.
+    #[allow(clippy::too_many_arguments)]
     pub fn translate(
         &mut self,
         cache: &mut Cache,
         pc: u64,
         variant: u32,
+        shape: Shape,
         fetch: Fetch,
         instrumentation: &Instrumentation,
         sites: &mut Sites,
@@ -109,19 +156,21 @@ impl Translator {
         } else {
             (variant as usize).min(MAX_BLOCK)
         };
-        let decoded = self.decode(pc, limit, fetch, instrumentation);
+        let likely = |branch: u64, target: u64| cache.was_taken(branch, target);
+        let decoded = decode(pc, limit, shape, fetch, instrumentation, &likely);
         let mut builder = Builder {
             code: Emitter::new(base),
-            map: Vec::with_capacity(decoded.instructions.len() + 4),
+            map: Vec::with_capacity(decoded.steps.len() + 4),
             exits: Vec::new(),
             first_exit: cache.next_exit_id(),
             stubs: Vec::new(),
             direct: Vec::new(),
             literals: Vec::new(),
             pc,
-            length: 0,
+            length: decoded.steps.len() as u32,
             index: 0,
             counted: false,
+            records: instrumentation.accesses,
             after_hook: 0,
             after_complex: 0,
             instruction_pc: pc,
@@ -130,59 +179,6 @@ impl Translator {
         };
         self.build(&mut builder, &decoded, fetch, instrumentation, sites);
         builder.finish(&decoded)
-    }
-
-    fn decode(
-        &mut self,
-        pc: u64,
-        limit: usize,
-        fetch: Fetch,
-        instrumentation: &Instrumentation,
-    ) -> Decoded {
-        let mut decoded = Decoded {
-            instructions: Vec::with_capacity(16),
-            bytes: Vec::with_capacity(64),
-            hook: instrumentation.hooks.contains(&pc),
-            complex: false,
-            end: End::Continue,
-        };
-        let mut at = pc;
-        while decoded.instructions.len() < limit {
-            let first = decoded.instructions.is_empty();
-            if !first && instrumentation.hooks.contains(&at) {
-                return decoded;
-            }
-            let mut bytes = [0; 15];
-            let length = fetch(at, &mut bytes);
-            let mut decoder = Decoder::with_ip(64, &bytes[..length], at, DecoderOptions::NONE);
-            let instruction = decoder.decode();
-            if length == 0 || instruction.is_invalid() {
-                decoded.end = if first {
-                    End::Undecodable
-                } else {
-                    End::Continue
-                };
-                return decoded;
-            }
-            if instrumentation.accesses && is_complex(&instruction) {
-                if !first {
-                    return decoded;
-                }
-                decoded.complex = true;
-            }
-            decoded.bytes.push((bytes, instruction.len()));
-            let mut end = classify_end(&instruction);
-            if end == End::Continue && instrumentation.sequencers && is_locked(&instruction) {
-                end = End::Sequencer;
-            }
-            at = instruction.next_ip();
-            decoded.instructions.push(instruction);
-            if end != End::Continue {
-                decoded.end = end;
-                return decoded;
-            }
-        }
-        decoded
     }
 
     fn build(
@@ -202,85 +198,56 @@ impl Translator {
             builder.exit_now(ExitKind::Complex, builder.pc);
             builder.after_complex = builder.code.here();
         }
-        let count = decoded.instructions.len();
-        if decoded.end == End::Undecodable {
+        let Some(last) = decoded.steps.len().checked_sub(1) else {
             builder.exit_now(ExitKind::Undecodable, builder.pc);
             return;
-        }
-        builder.length = count as u32;
-        let records: usize = if instrumentation.accesses {
-            decoded
-                .instructions
-                .iter()
-                .map(|instruction| self.accesses(instruction).len())
-                .sum()
-        } else {
-            0
         };
-        let check_at = (builder.variant == LINKED || records > 0).then(|| {
-            let alive = flags::first_dead(&decoded.instructions, true, SLACK as usize);
-            alive.or_else(|| {
-                let dead_after = self.flags_dead_after(decoded, fetch);
-                flags::first_dead(&decoded.instructions, !dead_after, SLACK as usize)
-            })
-        });
-        let last = count - 1;
-        for (index, instruction) in decoded.instructions.iter().enumerate() {
+        let count_at = (builder.variant == LINKED).then(|| decoded.counting_place(fetch));
+        for (index, step) in decoded.steps.iter().enumerate() {
+            let instruction = &step.instruction;
             builder.index = index as u16;
             builder.instruction_pc = instruction.ip();
-            match check_at {
-                Some(Some(place)) if place == index => builder.count(count as u32, records, false),
-                Some(None) if index == 0 => builder.count(count as u32, records, true),
-                _ => {}
+            if let Some((place, flags_alive)) = count_at
+                && place == index
+            {
+                builder.count(flags_alive);
             }
             builder.mark(0);
-            if records > 0 {
+            if instrumentation.accesses && !decoded.complex {
                 self.record_accesses(builder, instruction, sites);
             }
-            let (bytes, length) = &decoded.bytes[index];
-            if index == last && decoded.end != End::Continue {
-                self.end(builder, instruction, &bytes[..*length], decoded.end);
-            } else {
-                self.copy(builder, instruction, &bytes[..*length]);
+            match step.then {
+                Then::Next if index == last && decoded.end != End::Continue => {
+                    self.end(builder, instruction, step.bytes(), decoded.end);
+                }
+                Then::Next => self.copy(builder, instruction, step.bytes()),
+                Then::Jump => {}
+                Then::Call => builder.push_return_address(instruction.next_ip()),
+                Then::Return(expected) => builder.return_inline(expected),
+                Then::Branch { leave_if, target } => {
+                    let from = builder.code.jump_if(leave_if, builder.cache.common_exit);
+                    let alive = !flags_dead_at(target, fetch);
+                    builder.stubs.push(Stub {
+                        from,
+                        kind: StubKind::SideExit(target),
+                        pc: target,
+                        done: index as u16 + 1,
+                        adjust: 0,
+                        restore_flags: alive,
+                    });
+                }
             }
         }
         if decoded.end == End::Continue {
-            builder.index = count as u16;
-            let next = decoded.instructions[last].next_ip();
-            builder.instruction_pc = next;
+            builder.index = builder.length as u16;
+            builder.instruction_pc = decoded.next;
+            if let Some((place, flags_alive)) = count_at
+                && place == decoded.steps.len()
+            {
+                builder.count(flags_alive);
+            }
             builder.mark(0);
-            builder.jump_direct(next);
-        }
-    }
-
-    /// True if no status flag survives past the end of the block, as far as
-    /// straight-line look-ahead can tell.
-    fn flags_dead_after(&mut self, decoded: &Decoded, fetch: Fetch) -> bool {
-        let Some(last) = decoded.instructions.last() else {
-            return false;
-        };
-        let ahead = |pc: u64| {
-            let mut at = pc;
-            flags::dead_at_start(
-                std::iter::from_fn(move || {
-                    let mut bytes = [0; 15];
-                    let length = fetch(at, &mut bytes);
-                    let instruction =
-                        Decoder::with_ip(64, &bytes[..length], at, DecoderOptions::NONE).decode();
-                    if length == 0 || instruction.is_invalid() {
-                        return None;
-                    }
-                    at = instruction.next_ip();
-                    Some(instruction)
-                })
-                .take(8),
-            )
-        };
-        match decoded.end {
-            End::Continue => ahead(last.next_ip()),
-            End::Jump | End::Call => ahead(last.near_branch_target()),
-            End::Conditional => ahead(last.near_branch_target()) && ahead(last.next_ip()),
-            _ => false,
+            builder.jump_direct(decoded.next);
         }
     }
 
@@ -584,7 +551,11 @@ impl Translator {
             lea.set_memory_base(operand.base);
             lea.set_memory_index(operand.index);
             lea.set_memory_index_scale(operand.scale);
-            lea.set_memory_displ_size(8);
+            // The displacement has the width of the address.
+            let narrow = [operand.base, operand.index]
+                .iter()
+                .any(|register| register.is_gpr32());
+            lea.set_memory_displ_size(if narrow { 4 } else { 8 });
             lea.set_memory_displacement64(operand.displacement);
             self.encode(builder, &lea);
         }
@@ -624,11 +595,239 @@ struct Operand {
 }
 
 struct Decoded {
-    instructions: Vec<Instruction>,
-    bytes: Vec<([u8; 15], usize)>,
+    steps: Vec<Step>,
     hook: bool,
     complex: bool,
     end: End,
+    /// Where execution goes on if the block does not end with a branch.
+    next: u64,
+}
+
+struct Step {
+    instruction: Instruction,
+    bytes: [u8; 15],
+    then: Then,
+}
+
+impl Step {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.instruction.len()]
+    }
+}
+
+/// How a block goes on after an instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Next,
+    /// Along an unconditional jump.
+    Jump,
+    /// Into a called function.
+    Call,
+    /// Out of one, if the return address is this one.
+    Return(u64),
+    /// Past a branch; under `leave_if` to `target` instead.
+    Branch {
+        leave_if: u8,
+        target: u64,
+    },
+}
+
+fn decode_one(pc: u64, fetch: Fetch) -> Option<(Instruction, [u8; 15])> {
+    let mut bytes = [0; 15];
+    let length = fetch(pc, &mut bytes);
+    let instruction = Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode();
+    (length > 0 && !instruction.is_invalid()).then_some((instruction, bytes))
+}
+
+/// Finds the instructions of a block.
+fn decode(
+    pc: u64,
+    limit: usize,
+    shape: Shape,
+    fetch: Fetch,
+    instrumentation: &Instrumentation,
+    likely: &dyn Fn(u64, u64) -> bool,
+) -> Decoded {
+    let mut decoded = Decoded {
+        steps: Vec::with_capacity(16),
+        hook: instrumentation.hooks.contains(&pc),
+        complex: false,
+        end: End::Continue,
+        next: pc,
+    };
+    let mut calls = Vec::new();
+    // Length of the first time round, when the path comes back to its start.
+    let mut lap = 0;
+    while decoded.steps.len() < limit {
+        let at = decoded.next;
+        let first = decoded.steps.is_empty();
+        if !first && instrumentation.hooks.contains(&at) {
+            return decoded;
+        }
+        if !first && at == pc {
+            lap = if lap == 0 { decoded.steps.len() } else { lap };
+            if decoded.steps.len() + lap > limit {
+                return decoded;
+            }
+        }
+        // Distances within a block are kept in 32 bits.
+        if at.wrapping_sub(pc) as i64 != i64::from(at.wrapping_sub(pc) as i32) {
+            return decoded;
+        }
+        let Some((instruction, bytes)) = decode_one(at, fetch) else {
+            if first {
+                decoded.end = End::Undecodable;
+            }
+            return decoded;
+        };
+        if instrumentation.accesses && is_complex(&instruction) {
+            if !first {
+                return decoded;
+            }
+            decoded.complex = true;
+        }
+        let mut end = classify_end(&instruction);
+        if end == End::Continue && instrumentation.sequencers && is_locked(&instruction) {
+            end = End::Sequencer;
+        }
+        let mut step = Step {
+            instruction,
+            bytes,
+            then: Then::Next,
+        };
+        decoded.next = instruction.next_ip();
+        let full = decoded.steps.len() + 1 == limit;
+        if end != End::Continue && shape == Shape::Trace && !full {
+            follow(&mut step, end, &mut decoded.next, &mut calls, likely);
+        }
+        let followed = step.then != Then::Next;
+        decoded.steps.push(step);
+        if end != End::Continue && !followed {
+            decoded.end = end;
+            return decoded;
+        }
+        // An instruction worked out by the vm stands alone.
+        if decoded.complex {
+            return decoded;
+        }
+    }
+    decoded
+}
+
+/// Makes a trace go on past a branch, if there is a likely way.
+fn follow(
+    step: &mut Step,
+    end: End,
+    next: &mut u64,
+    calls: &mut Vec<u64>,
+    likely: &dyn Fn(u64, u64) -> bool,
+) {
+    let instruction = &step.instruction;
+    let (here, behind) = (instruction.ip(), instruction.next_ip());
+    match end {
+        End::Jump => {
+            step.then = Then::Jump;
+            *next = instruction.near_branch_target();
+        }
+        End::Call => {
+            step.then = Then::Call;
+            *next = instruction.near_branch_target();
+            calls.push(behind);
+        }
+        End::Return if instruction.op_count() == 0 => {
+            if let Some(back) = calls.pop() {
+                step.then = Then::Return(back);
+                *next = back;
+            }
+        }
+        End::Conditional => {
+            let Some(condition) = condition_number(instruction) else {
+                return;
+            };
+            let target = instruction.near_branch_target();
+            // What was seen decides; where both or neither were, loops repeat
+            // and forward branches are not taken.
+            let take = match (likely(here, target), likely(here, behind)) {
+                (true, false) => true,
+                (false, true) => false,
+                _ => target <= here,
+            };
+            if take {
+                step.then = Then::Branch {
+                    leave_if: condition ^ 1,
+                    target: behind,
+                };
+                *next = target;
+            } else {
+                step.then = Then::Branch {
+                    leave_if: condition,
+                    target,
+                };
+            }
+        }
+        _ => {}
+    }
+}
+
+/// True if no status flag is alive at `pc`, as far as looking ahead along jumps
+/// and calls can tell.
+fn flags_dead_at(pc: u64, fetch: Fetch) -> bool {
+    let mut at = pc;
+    flags::dead_at_start(
+        std::iter::from_fn(|| {
+            let (instruction, _) = decode_one(at, fetch)?;
+            let through = match classify_end(&instruction) {
+                End::Jump | End::Call => {
+                    at = instruction.near_branch_target();
+                    true
+                }
+                _ => {
+                    at = instruction.next_ip();
+                    false
+                }
+            };
+            Some((instruction, through))
+        })
+        .take(12),
+    )
+}
+
+impl Decoded {
+    /// Where the whole block is counted: the index of the instruction before
+    /// it, and whether flags are alive there.
+    fn counting_place(&self, fetch: Fetch) -> (usize, bool) {
+        let tail = self
+            .steps
+            .iter()
+            .rposition(|step| matches!(step.then, Then::Branch { .. } | Then::Return(_)))
+            .map_or(0, |index| index + 1);
+        let steps = &self.steps[tail..];
+        let Some(last) = steps.last() else {
+            // The trace ends right behind a branch.
+            return (self.steps.len(), !flags_dead_at(self.next, fetch));
+        };
+        let place = |alive: bool| {
+            let code = steps.iter().map(|step| &step.instruction);
+            flags::first_dead(code, alive)
+        };
+        let found = place(true).or_else(|| {
+            let instruction = &last.instruction;
+            let dead = match self.end {
+                End::Continue => flags_dead_at(self.next, fetch),
+                End::Jump | End::Call => flags_dead_at(instruction.near_branch_target(), fetch),
+                End::Conditional => {
+                    flags_dead_at(instruction.near_branch_target(), fetch)
+                        && flags_dead_at(instruction.next_ip(), fetch)
+                }
+                _ => false,
+            };
+            if dead { place(false) } else { None }
+        });
+        match found {
+            Some(index) => (tail + index, false),
+            None => (tail, true),
+        }
+    }
 }
 
 /// How a block ends.
@@ -666,7 +865,14 @@ fn classify_end(instruction: &Instruction) -> End {
             return End::Emulate;
         }
         Ud0 | Ud1 | Ud2 | Int3 | Int1 | Hlt => return End::Trap,
-        Int => return End::Emulate,
+        Int | Lgs => return End::Emulate,
+        // Loading GS would take the vm's own context away.
+        Mov | Pop
+            if instruction.op0_kind() == OpKind::Register
+                && instruction.op0_register() == Register::GS =>
+        {
+            return End::Emulate;
+        }
         _ => {}
     }
     match instruction.flow_control() {
@@ -816,7 +1022,7 @@ impl Builder<'_> {
         self.map.push(MapEntry {
             host: self.code.bytes.len() as u32,
             index: self.index,
-            guest: self.instruction_pc.wrapping_sub(self.pc) as u32,
+            guest: self.instruction_pc.wrapping_sub(self.pc) as i32,
             spilled,
             counted: self.counted,
         });
@@ -846,40 +1052,65 @@ impl Builder<'_> {
     }
 
     /// Subtracts the block from the counter; leaves for the vm if that makes
-    /// it negative, or if the ring has no room for the block's records.
-    fn count(&mut self, instructions: u32, records: usize, flags_alive: bool) {
-        let remaining = Emitter::field(offset::REMAINING);
+    /// it negative, or if the ring is nearly full.
+    fn count(&mut self, flags_alive: bool) {
+        self.counted = true;
+        let adjust = self.correction();
+        self.subtract(self.length, adjust, self.instruction_pc, flags_alive);
+    }
+
+    fn subtract(&mut self, instructions: u32, adjust: i32, pc: u64, flags_alive: bool) {
         if flags_alive {
             self.spill(reg::RAX);
             // lahf; seto al
             self.code.raw(&[0x9f, 0x0f, 0x90, 0xc0]);
         }
-        if records > 0 {
-            let limit = layout::RING_SIZE as u32 - 16 * records as u32;
+        self.code
+            .sub_memory(Emitter::field(offset::REMAINING), instructions);
+        let leave = |builder: &mut Self, condition: u8, kind: ExitKind| {
+            let from = builder.code.jump_if(condition, builder.cache.common_exit);
+            builder.stubs.push(Stub {
+                from,
+                kind: StubKind::Exit(kind),
+                pc,
+                done: 0,
+                adjust,
+                restore_flags: flags_alive,
+            });
+        };
+        leave(self, condition::SIGN, ExitKind::Quantum);
+        if self.records {
+            let limit = (layout::RING_SIZE - RING_MARGIN) as u32;
             self.code
                 .compare_memory(Emitter::field(offset::RING_POSITION), limit);
-            let from = self.code.jump_if(condition::ABOVE, self.cache.common_exit);
-            self.stub(from, ExitKind::RingFull, flags_alive);
-        }
-        if self.variant == LINKED {
-            self.code.sub_memory(remaining, instructions);
-            let from = self.code.jump_if(condition::SIGN, self.cache.common_exit);
-            self.counted = true;
-            self.stub(from, ExitKind::Quantum, flags_alive);
+            leave(self, condition::ABOVE, ExitKind::RingFull);
         }
         if flags_alive {
             self.restore_flags();
         }
     }
 
-    fn stub(&mut self, from: u64, kind: ExitKind, restore_flags: bool) {
-        self.stubs.push(Stub {
-            from,
-            kind,
-            pc: self.instruction_pc,
-            adjust: self.correction(),
-            restore_flags,
-        });
+    /// A return inside a trace: goes on if it goes where it was called from,
+    /// else leaves. The flags stay as they are.
+    fn return_inline(&mut self, expected: u64) {
+        self.spill(reg::RCX);
+        self.mark(1 << reg::RCX);
+        self.code.pop(reg::RCX);
+        self.spill(reg::RDX);
+        self.code.load_imm(reg::RDX, expected.wrapping_neg());
+        // lea rcx, [rcx + rdx]; jrcxz
+        self.code.raw(&[0x48, 0x8d, 0x0c, 0x11, 0xe3, 0]);
+        let hit = self.code.here() - 1;
+        self.code.load_imm(reg::RDX, expected);
+        self.code.raw(&[0x48, 0x8d, 0x0c, 0x11]);
+        self.code.store(Emitter::field(offset::RIP), reg::RCX);
+        self.unspill(reg::RCX);
+        self.unspill(reg::RDX);
+        self.index += 1;
+        self.exit_now(ExitKind::Indirect, 0);
+        self.code.patch_rel8_here(hit);
+        self.unspill(reg::RCX);
+        self.unspill(reg::RDX);
     }
 
     fn restore_flags(&mut self) {
@@ -894,6 +1125,7 @@ impl Builder<'_> {
             kind,
             pc,
             adjust,
+            branch: 0,
             patch_at,
             stub: self.code.here(),
         });
@@ -909,12 +1141,12 @@ impl Builder<'_> {
 
     fn jump_direct(&mut self, target: u64) {
         let from = self.code.jump(self.cache.common_exit);
-        self.direct.push((from, target));
+        self.direct.push((from, target, self.instruction_pc));
     }
 
     fn branch_direct(&mut self, condition: u8, target: u64) {
         let from = self.code.jump_if(condition, self.cache.common_exit);
-        self.direct.push((from, target));
+        self.direct.push((from, target, self.instruction_pc));
     }
 
     fn push_return_address(&mut self, address: u64) {
@@ -987,36 +1219,67 @@ impl Builder<'_> {
 
     /// Emits what lies behind the block: stubs and literals.
     fn finish(mut self, decoded: &Decoded) -> Translation {
-        for stub in std::mem::take(&mut self.stubs) {
+        // A side exit adds stubs of its own.
+        let mut next = 0;
+        while next < self.stubs.len() {
+            let Stub {
+                from,
+                kind,
+                pc,
+                done,
+                adjust,
+                restore_flags,
+            } = std::mem::replace(&mut self.stubs[next], Stub::DONE);
+            next += 1;
             let here = self.code.here();
-            self.code.patch_rel32(stub.from, here);
-            if stub.restore_flags {
-                self.restore_flags();
+            self.code.patch_rel32(from, here);
+            match kind {
+                StubKind::Exit(kind) => {
+                    if restore_flags {
+                        self.restore_flags();
+                    }
+                    self.leave(kind, pc, 0, adjust);
+                }
+                StubKind::SideExit(target) => {
+                    if self.variant == LINKED {
+                        self.subtract(u32::from(done), 0, target, restore_flags);
+                    }
+                    self.jump_direct(target);
+                }
             }
-            self.leave(stub.kind, stub.pc, 0, stub.adjust);
         }
         self.index = self.length as u16;
         let adjust = self.correction();
-        for (from, target) in std::mem::take(&mut self.direct) {
+        for (from, target, branch) in std::mem::take(&mut self.direct) {
             let here = self.code.here();
             self.code.patch_rel32(from, here);
             self.leave(ExitKind::Direct, target, from, adjust);
+            if let Some(exit) = self.exits.last_mut() {
+                exit.branch = branch;
+            }
         }
         for (operand, value) in std::mem::take(&mut self.literals) {
             let here = self.code.here();
             self.code.patch_rel32(operand, here);
             self.code.raw(&value.to_le_bytes());
         }
-        let guest_length = decoded
-            .instructions
-            .last()
-            .map_or(0, |last| last.next_ip().wrapping_sub(self.pc));
+        let mut guest: Vec<std::ops::Range<u64>> = Vec::new();
+        for step in &decoded.steps {
+            let (start, end) = (step.instruction.ip(), step.instruction.next_ip());
+            match guest.last_mut() {
+                Some(range) if range.end == start => range.end = end,
+                _ => guest.push(start..end),
+            }
+        }
+        if guest.is_empty() {
+            guest.push(self.pc..self.pc + 1);
+        }
         Translation {
             pc: self.pc,
-            guest_length: guest_length as u32,
+            guest,
             after_hook: self.after_hook,
             after_complex: self.after_complex,
-            instructions: decoded.instructions.len() as u32,
+            instructions: decoded.steps.len() as u32,
             code: self.code,
             map: self.map,
             exits: self.exits,

@@ -1,15 +1,34 @@
 //! One file per subcommand.
 
+pub mod baseline;
 pub mod cargo;
 pub mod cc;
+pub mod compare;
+pub mod detect;
+pub mod doctor;
+pub mod dump;
+pub mod exec;
+pub mod explain;
+pub mod gc;
 pub mod ifr_report;
+pub mod list;
+pub mod mark;
+pub mod pack;
 pub mod record;
 pub mod replay;
 pub mod report;
+pub mod run;
+pub mod sample;
+pub mod show;
 
-pub use crate::failure::Failure;
 use std::fmt;
 use vm::record::ProcessStatus;
+
+/// Why a command could not do what it was asked: a sentence and an exit code.
+pub struct Failure {
+    pub code: i32,
+    pub message: String,
+}
 
 impl Failure {
     /// The command line or a file given by the user is wrong.
@@ -34,9 +53,43 @@ impl From<vm::Error> for Failure {
     }
 }
 
+impl From<collide::SampleError> for Failure {
+    fn from(error: collide::SampleError) -> Self {
+        Failure {
+            code: error.exit_code(),
+            message: error.to_string(),
+        }
+    }
+}
+
+impl From<::report::Error> for Failure {
+    fn from(error: ::report::Error) -> Self {
+        Failure {
+            code: error.exit_code(),
+            message: error.to_string(),
+        }
+    }
+}
+
 impl From<vm::record::RecordError> for Failure {
     fn from(error: vm::record::RecordError) -> Self {
         vm::Error::from(error).into()
+    }
+}
+
+impl From<::detect::Error> for Failure {
+    fn from(error: ::detect::Error) -> Self {
+        Failure {
+            code: error.exit_code(),
+            message: error.to_string(),
+        }
+    }
+}
+
+/// For the way through a pipe, from the process that did the work.
+impl From<Failure> for (String, i32) {
+    fn from(failure: Failure) -> Self {
+        (failure.message, failure.code)
     }
 }
 

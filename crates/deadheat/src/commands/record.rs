@@ -89,6 +89,6 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let mut vm = Vm::record(&recording, &program, schedule)?;
     match vm.run(None)? {
         Stop::Ended(status) => Ok(end_like(status)),
-        Stop::Reached(_) | Stop::RecordingEnds => Ok(race::exit_code::FAILURE),
+        _ => Ok(race::exit_code::FAILURE),
     }
 }

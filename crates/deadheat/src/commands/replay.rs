@@ -1,9 +1,13 @@
-//! `deadheat replay`: runs a recorded execution again.
+//! `deadheat replay`: runs a recorded execution again, or up to a moment of it
+//! and shows the thread there.
 
 use super::{Failure, end_like};
 use race::Moment;
 use std::path::PathBuf;
+use symbols::ModuleMap;
+use vm::context::reg;
 use vm::record::Recording;
+use vm::space::Backing;
 use vm::{Stop, Vm};
 
 #[derive(clap::Args)]
@@ -14,20 +18,96 @@ pub struct Arguments {
     /// Stop before this moment (THREAD:COUNT) and show the thread there
     #[arg(long, value_name = "THREAD:COUNT")]
     until: Option<Moment>,
+    /// Replay only this process of the recording (0 is the first)
+    #[arg(long, value_name = "N")]
+    process: Option<u32>,
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let recording = Recording::open(&arguments.recording)?;
-    let mut vm = Vm::replay(&recording)?;
+    let mut vm = match (arguments.process, arguments.until) {
+        (Some(process), _) => Vm::replay_process(&recording, process)?,
+        (None, Some(_)) => Vm::replay(&recording)?,
+        (None, None) => Vm::replay_tree(&recording)?,
+    };
     match vm.run(arguments.until)? {
-        Stop::Ended(status) => Ok(end_like(status)),
+        Stop::Ended(status) => {
+            if let Some(until) = arguments.until {
+                eprintln!("deadheat: the program ends before {until}");
+            }
+            Ok(end_like(status))
+        }
         Stop::Reached(moment) => {
-            println!("stopped at {moment}");
+            show(&vm, moment);
             Ok(0)
         }
-        Stop::RecordingEnds => {
-            eprintln!("deadheat: the recording ends here, before the program did");
+        Stop::RecordingEnds | Stop::Stuck { .. } | Stop::Limit => {
+            eprintln!(
+                "deadheat: the recording ends here, before the program did (the recording deadheat was killed)"
+            );
             Ok(race::exit_code::FAILURE)
         }
+    }
+}
+
+/// Thread, stack, registers and source line at a moment.
+fn show(vm: &Vm, moment: Moment) {
+    let Some(regs) = vm.registers(moment.thread) else {
+        return;
+    };
+    let mut modules = ModuleMap::new();
+    for (range, mapping) in vm.space.mappings() {
+        if let Backing::File { path, offset } = &mapping.backing {
+            modules.insert(range, path, *offset);
+        }
+    }
+    let name = vm
+        .threads
+        .get(&moment.thread)
+        .map(|thread| {
+            let bytes: Vec<u8> = thread
+                .name
+                .iter()
+                .copied()
+                .take_while(|byte| *byte != 0)
+                .collect();
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+        .unwrap_or_default();
+    println!(
+        "thread {} \"{name}\" after {} instructions",
+        moment.thread, moment.count
+    );
+    let machine = symbols::Registers {
+        general: regs.gpr,
+        rip: regs.rip,
+    };
+    let mut read = |address: u64| vm::memory::get::<u64>(address).ok();
+    let mut number = 0;
+    for (depth, pc) in modules
+        .unwind(&machine, &mut read, 64)
+        .into_iter()
+        .enumerate()
+    {
+        for frame in modules.frames(pc, depth > 0) {
+            let function = frame.function.as_deref().unwrap_or("??");
+            let place = match (&frame.file, frame.line, &frame.module, frame.offset) {
+                (Some(file), Some(line), ..) => format!("{file}:{line}"),
+                (_, _, Some(module), Some(offset)) => format!("{module}+{offset:#x}"),
+                _ => format!("{pc:#x}"),
+            };
+            println!("  #{number:<2} {function}  {place}");
+            number += 1;
+        }
+    }
+    println!("  rip {:016x}  flags {:x}", regs.rip, regs.rflags);
+    for row in 0..4 {
+        let cells: Vec<String> = (0..4)
+            .map(|column| {
+                let register = row * 4 + column;
+                format!("{:>3} {:016x}", reg::NAMES[register], regs.gpr[register])
+            })
+            .collect();
+        println!("  {}", cells.join("  "));
     }
 }

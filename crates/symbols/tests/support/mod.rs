@@ -44,12 +44,13 @@ impl Workshop {
         self.folder.path().join(name)
     }
 
-    /// Compiles `program` (its ending says with what) to `output`.
+    /// Compiles `program` (its ending says with what; `CC` and `CXX` name
+    /// other compilers) to `output`.
     pub fn compile(&self, program: &str, output: &str, flags: &[&str]) -> PathBuf {
         let compiler = match Path::new(program).extension().and_then(|end| end.to_str()) {
-            Some("c") => "gcc",
-            Some("cpp") => "g++",
-            Some("rs") => "rustc",
+            Some("c") => std::env::var("CC").unwrap_or("gcc".into()),
+            Some("cpp") => std::env::var("CXX").unwrap_or("g++".into()),
+            Some("rs") => "rustc".into(),
             Some("go") => return self.build_go(program, output, flags),
             other => panic!("no compiler for {other:?}"),
         };
@@ -78,6 +79,18 @@ impl Workshop {
             .args([&target, &source(program)]));
         target
     }
+}
+
+/// Moves debug info to `debug` and leaves a stripped program with a
+/// `.gnu_debuglink` to it.
+pub fn split_debug(program: &Path, debug: &Path) {
+    run(Command::new("objcopy")
+        .arg("--only-keep-debug")
+        .args([program, debug]));
+    run(Command::new("strip").arg(program));
+    let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
+    link.push(debug);
+    run(Command::new("objcopy").arg(link).arg(program));
 }
 
 /// The line of `program` that holds `text`, counted from 1.

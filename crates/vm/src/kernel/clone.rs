@@ -43,7 +43,7 @@ impl Vm {
         let mut thread = Thread::new(id, tid, regs);
         thread.vector = parent.vector.clone();
         thread.name = parent.name;
-        thread.signal_mask = parent.signal_mask;
+        thread.signals = parent.signals.inherited();
         if flags & libc::CLONE_CHILD_CLEARTID as u64 != 0 {
             thread.clear_child_tid = child_tid;
         }

@@ -1,6 +1,13 @@
-//! Files and streams outside the vm.
+//! Reading and writing: read, write and their vectored and positioned forms,
+//! lseek and mapping, on files outside and on things inside the vm.
+//!
+//! A blocking call on an outside stream never stops the other threads: the
+//! attempt is made without waiting, "would have to wait" is written down like
+//! any result, and the thread waits for the descriptor. O_NONBLOCK is the
+//! guest's own business: it is kept in the description and never set on a
+//! descriptor that others may share.
 
-use super::fd::{HostFile, Object};
+use super::fd::{HostUse, Kind, Object};
 use super::{Call, Halt, Outcome};
 use crate::io::Written;
 use crate::machine::Vm;
@@ -8,15 +15,28 @@ use crate::thread::{HostInterest, Wait, WaitOn};
 use crate::{host, memory};
 use std::fs::File;
 use std::io::Write;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::FromRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 /// Result of an attempt that would have to wait: the kernel's own internal
 /// "restart" number, which no call returns to a program.
 pub(super) const WOULD_BLOCK: i64 = -512;
 
+const EAGAIN: i64 = -(libc::EAGAIN as i64);
+const EOPNOTSUPP: i64 = -(libc::EOPNOTSUPP as i64);
+
+/// The most one read or write transfers, as in the kernel.
+const MOST: u64 = 0x7fff_f000;
+
+/// Guaranteed free when a pipe or terminal polls writable.
+const PIPE_ATOM: u64 = 4096;
+
+/// A range of guest memory.
+pub type Range = (u64, u64);
+
 /// Polls one host descriptor without waiting.
-fn ready(fd: i32, events: i16) -> bool {
+pub(super) fn ready(fd: i32, events: i16) -> bool {
     let mut entry = libc::pollfd {
         fd,
         events,
@@ -24,6 +44,185 @@ fn ready(fd: i32, events: i16) -> bool {
     };
     // SAFETY: one entry, on the stack.
     unsafe { libc::poll(&mut entry, 1, 0) != 0 }
+}
+
+/// The guest's iovec array.
+pub(super) fn vectors(address: u64, count: u64) -> Result<Vec<Range>, Halt> {
+    if count > 1024 {
+        return Err(Halt::Errno(libc::EINVAL));
+    }
+    let mut total = 0u64;
+    let mut ranges = Vec::with_capacity(count as usize);
+    for index in 0..count {
+        let base = memory::get::<u64>(address + index * 16)?;
+        let length = memory::get::<u64>(address + index * 16 + 8)?;
+        if length > i64::MAX as u64 {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
+        let length = length.min(MOST - total);
+        total += length;
+        ranges.push((base, length));
+    }
+    Ok(ranges)
+}
+
+pub(super) fn total(ranges: &[Range]) -> u64 {
+    ranges.iter().map(|(_, length)| length).sum()
+}
+
+/// The first `length` bytes of the ranges.
+pub(super) fn filled(ranges: &[Range], length: u64) -> Vec<Written> {
+    let mut left = length;
+    let mut written = Vec::new();
+    for (base, size) in ranges {
+        let part = left.min(*size);
+        if part > 0 {
+            written.push((*base, part as usize));
+        }
+        left -= part;
+    }
+    written
+}
+
+/// All bytes of the ranges.
+pub(super) fn gather(ranges: &[Range]) -> Result<Vec<u8>, Halt> {
+    let mut bytes = Vec::with_capacity(total(ranges) as usize);
+    for (base, length) in ranges {
+        bytes.extend(memory::read_vec(*base, *length as usize)?);
+    }
+    Ok(bytes)
+}
+
+/// Spreads `bytes` over the ranges.
+pub(super) fn scatter(ranges: &[Range], mut bytes: &[u8]) -> Result<(), Halt> {
+    for (base, length) in ranges {
+        let (part, rest) = bytes.split_at(bytes.len().min(*length as usize));
+        memory::write(*base, part)?;
+        bytes = rest;
+    }
+    Ok(())
+}
+
+/// The ranges without their first `skip` bytes, `most` bytes at most.
+pub(super) fn section(ranges: &[Range], mut skip: u64, mut most: u64) -> Vec<Range> {
+    let mut result = Vec::new();
+    for (base, length) in ranges {
+        let skipped = skip.min(*length);
+        skip -= skipped;
+        let part = (length - skipped).min(most);
+        most -= part;
+        if part > 0 {
+            result.push((base + skipped, part));
+        }
+    }
+    result
+}
+
+/// One transfer by the host, in the form that fits.
+struct Transfer {
+    fd: i32,
+    write: bool,
+    ranges: Vec<Range>,
+    position: Option<u64>,
+    flags: u64,
+}
+
+impl Transfer {
+    fn perform(&self) -> i64 {
+        let number = match (self.write, self.position, self.flags, self.ranges.len()) {
+            (false, None, 0, 1) => libc::SYS_read,
+            (true, None, 0, 1) => libc::SYS_write,
+            (false, Some(_), 0, 1) => libc::SYS_pread64,
+            (true, Some(_), 0, 1) => libc::SYS_pwrite64,
+            (false, _, _, _) => libc::SYS_preadv2,
+            (true, _, _, _) => libc::SYS_pwritev2,
+        };
+        let fd = self.fd as u64;
+        let position = self.position.unwrap_or(u64::MAX);
+        let arguments = if self.flags == 0 && self.ranges.len() == 1 {
+            [fd, self.ranges[0].0, self.ranges[0].1, position, 0, 0]
+        } else {
+            let vectors = self.ranges.as_ptr() as u64;
+            [
+                fd,
+                vectors,
+                self.ranges.len() as u64,
+                position,
+                0,
+                self.flags,
+            ]
+        };
+        // SAFETY: guest ranges, which the kernel checks; a range is laid out
+        // as an iovec, two words.
+        unsafe { host::syscall(number, arguments) }
+    }
+
+    /// Without waiting, on a descriptor that may be in blocking mode.
+    fn attempt(&mut self, kind: Kind) -> i64 {
+        let events = if self.write {
+            libc::POLLOUT
+        } else {
+            libc::POLLIN
+        };
+        if kind != Kind::Regular && !ready(self.fd, events) {
+            return WOULD_BLOCK;
+        }
+        let result = match kind {
+            Kind::Socket => self.on_socket(),
+            Kind::Fifo => {
+                self.flags |= libc::RWF_NOWAIT as u64;
+                let result = self.perform();
+                if result == EOPNOTSUPP {
+                    self.flags &= !(libc::RWF_NOWAIT as u64);
+                    if self.write {
+                        self.ranges = section(&self.ranges, 0, PIPE_ATOM);
+                    }
+                    self.perform()
+                } else {
+                    result
+                }
+            }
+            Kind::Character if self.write => {
+                self.ranges = section(&self.ranges, 0, PIPE_ATOM);
+                self.perform()
+            }
+            _ => self.perform(),
+        };
+        if result == EAGAIN {
+            WOULD_BLOCK
+        } else {
+            result
+        }
+    }
+
+    fn on_socket(&self) -> i64 {
+        let mut message: libc::msghdr =
+            // SAFETY: all zeros is an empty message.
+            unsafe { std::mem::zeroed() };
+        message.msg_iov = self.ranges.as_ptr() as *mut libc::iovec;
+        message.msg_iovlen = self.ranges.len();
+        let number = if self.write {
+            libc::SYS_sendmsg
+        } else {
+            libc::SYS_recvmsg
+        };
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the header lives across the call; guest ranges are checked
+        // by the kernel.
+        unsafe {
+            host::syscall(
+                number,
+                [
+                    self.fd as u64,
+                    &raw const message as u64,
+                    flags as u64,
+                    0,
+                    0,
+                    0,
+                ],
+            )
+        }
+    }
 }
 
 impl Vm {
@@ -53,197 +252,484 @@ impl Vm {
         })?)
     }
 
-    /// A host call on a stream that may have to wait for `events`.
-    fn stream_call(
+    /// The call has to wait, unless a signal handler is to run first.
+    pub(super) fn wait_for<T>(
         &mut self,
-        fd: i32,
-        flags: i32,
-        events: i16,
-        number: i64,
-        arguments: [u64; 6],
-        written: impl FnOnce(i64) -> Vec<Written>,
-    ) -> Outcome {
-        let result = self.io.external(number as u32, || {
-            if flags & libc::O_NONBLOCK == 0 && !ready(fd, events) {
-                return (WOULD_BLOCK, Vec::new());
-            }
-            // SAFETY: as in `host_call_writing`.
-            let result = unsafe { host::syscall(number, arguments) };
-            let ranges = if result >= 0 {
-                written(result)
-            } else {
-                Vec::new()
-            };
-            (result, ranges)
-        })?;
-        if result == WOULD_BLOCK {
-            return Err(Halt::Block(Wait {
-                on: WaitOn::Host(vec![HostInterest { fd, events }]),
-                deadline: None,
-            }));
+        call: &Call,
+        host: Vec<HostInterest>,
+        objects: Vec<u64>,
+        deadline: Option<u64>,
+    ) -> Result<T, Halt> {
+        if call.interrupted {
+            return Err(Halt::Errno(libc::EINTR));
         }
-        Ok(result)
+        let current = self.current;
+        self.kernel.fds.wait_for(current, objects);
+        Err(Halt::Block(Wait {
+            on: if host.is_empty() {
+                WaitOn::Objects
+            } else {
+                WaitOn::Host(host)
+            },
+            deadline,
+        }))
     }
 
-    pub(super) fn sys_read(&mut self, call: &Call) -> Outcome {
-        let [fd, buffer, length, ..] = call.arguments;
-        let (host, positioned, offset, flags) = self.host_file(fd as i32)?;
-        let written = |result: i64| vec![(buffer, result as usize)];
-        if positioned {
-            let arguments = [host as u64, buffer, length, offset, 0, 0];
-            let result = self.host_call_writing(libc::SYS_pread64, arguments, written)?;
-            self.move_offset(fd as i32, result)?;
-            return Ok(result);
-        }
-        let arguments = [host as u64, buffer, length, 0, 0, 0];
-        self.stream_call(
-            host,
-            flags,
-            libc::POLLIN,
-            libc::SYS_read,
-            arguments,
-            written,
+    /// Waits for a host descriptor, at most until the call's limit.
+    pub(super) fn wait_for_host<T>(
+        &mut self,
+        call: &Call,
+        fd: i32,
+        events: i16,
+    ) -> Result<T, Halt> {
+        self.wait_for(
+            call,
+            vec![HostInterest { fd, events }],
+            Vec::new(),
+            call.limit,
         )
     }
 
-    pub(super) fn sys_write(&mut self, call: &Call) -> Outcome {
+    pub(super) fn sys_read(&mut self, call: &mut Call) -> Outcome {
         let [fd, buffer, length, ..] = call.arguments;
-        let (host, positioned, offset, flags) = self.host_file(fd as i32)?;
-        let result = if positioned {
-            let arguments = [host as u64, buffer, length, offset, 0, 0];
-            let result = self.host_call(libc::SYS_pwrite64, arguments)?;
-            self.move_offset(fd as i32, result)?;
-            result
-        } else {
-            let arguments = [host as u64, buffer, length, 0, 0, 0];
-            let nothing = |_| Vec::new();
-            self.stream_call(
-                host,
-                flags,
-                libc::POLLOUT,
-                libc::SYS_write,
-                arguments,
-                nothing,
-            )?
-        };
-        self.wrote(fd as i32, buffer, result)?;
-        Ok(result)
+        self.read_into(call, fd as i32, &[(buffer, length.min(MOST))], None, 0)
     }
 
-    fn move_offset(&mut self, fd: i32, result: i64) -> Result<(), Halt> {
-        if result > 0 {
-            self.kernel.fds.get(fd)?.offset += result as u64;
+    pub(super) fn sys_write(&mut self, call: &mut Call) -> Outcome {
+        let [fd, buffer, length, ..] = call.arguments;
+        self.write_from(call, fd as i32, &[(buffer, length.min(MOST))], None, 0)
+    }
+
+    pub(super) fn sys_pread(&mut self, call: &mut Call) -> Outcome {
+        let [fd, buffer, length, position, ..] = call.arguments;
+        let position = checked_position(position)?;
+        self.read_into(
+            call,
+            fd as i32,
+            &[(buffer, length.min(MOST))],
+            Some(position),
+            0,
+        )
+    }
+
+    pub(super) fn sys_pwrite(&mut self, call: &mut Call) -> Outcome {
+        let [fd, buffer, length, position, ..] = call.arguments;
+        let position = checked_position(position)?;
+        self.write_from(
+            call,
+            fd as i32,
+            &[(buffer, length.min(MOST))],
+            Some(position),
+            0,
+        )
+    }
+
+    /// readv, preadv and preadv2.
+    pub(super) fn sys_readv(&mut self, call: &mut Call) -> Outcome {
+        let (fd, ranges, position, flags) = vectored_arguments(call)?;
+        self.read_into(call, fd, &ranges, position, flags)
+    }
+
+    pub(super) fn sys_writev(&mut self, call: &mut Call) -> Outcome {
+        let (fd, ranges, position, flags) = vectored_arguments(call)?;
+        self.write_from(call, fd, &ranges, position, flags)
+    }
+
+    pub(super) fn read_into(
+        &mut self,
+        call: &mut Call,
+        fd: i32,
+        ranges: &[Range],
+        position: Option<u64>,
+        flags: u64,
+    ) -> Outcome {
+        let description = self.kernel.fds.get(fd)?;
+        if description.flags & libc::O_ACCMODE == libc::O_WRONLY {
+            return Err(Halt::Errno(libc::EBADF));
+        }
+        for (base, length) in ranges {
+            self.space_for_writing(*base, *length);
+        }
+        if let Some(host) = self.host_use(fd)? {
+            return self.read_host(call, fd, host, ranges, position, flags);
+        }
+        if position.is_some() && !self.seekable(fd)? {
+            return Err(Halt::Errno(libc::ESPIPE));
+        }
+        let length = total(ranges) as usize;
+        let description = self.kernel.fds.get(fd)?;
+        if let Object::Bytes { content, .. } = &description.object {
+            let at = position.unwrap_or(description.offset);
+            let start = (at as usize).min(content.len());
+            let part = content[start..(start + length).min(content.len())].to_vec();
+            scatter(ranges, &part)?;
+            if position.is_none() {
+                self.kernel.fds.get(fd)?.offset = at + part.len() as u64;
+            }
+            return Ok(part.len() as i64);
+        }
+        let bytes = self.read_object(call, fd, length)?;
+        scatter(ranges, &bytes)?;
+        Ok(bytes.len() as i64)
+    }
+
+    fn seekable(&mut self, fd: i32) -> Result<bool, Halt> {
+        Ok(match &self.kernel.fds.get(fd)?.object {
+            Object::Host(file) => matches!(file.kind, Kind::Regular | Kind::Directory),
+            Object::Bytes { .. } | Object::Listing(_) => true,
+            _ => false,
+        })
+    }
+
+    /// Takes up to `length` bytes from something inside the vm.
+    pub(super) fn read_object(
+        &mut self,
+        call: &mut Call,
+        fd: i32,
+        length: usize,
+    ) -> Result<Vec<u8>, Halt> {
+        match &self.kernel.fds.get(fd)?.object {
+            Object::Pipe(_) => self.read_pipe(call, fd, length),
+            Object::Pair(_) => self.read_pair(call, fd, length),
+            Object::Event(_) => self.read_event(call, fd, length),
+            Object::Timer(_) => self.read_timer(call, fd, length),
+            Object::Listing(_) => Err(Halt::Errno(libc::EISDIR)),
+            Object::Epoll(_) | Object::Host(_) | Object::Bytes { .. } => {
+                Err(Halt::Errno(libc::EINVAL))
+            }
+        }
+    }
+
+    fn read_host(
+        &mut self,
+        call: &mut Call,
+        fd: i32,
+        host: HostUse,
+        ranges: &[Range],
+        position: Option<u64>,
+        flags: u64,
+    ) -> Outcome {
+        let mut transfer = Transfer {
+            fd: host.number,
+            write: false,
+            ranges: ranges.to_vec(),
+            position,
+            flags,
+        };
+        if host.positioned || position.is_some() {
+            transfer.position = Some(position.unwrap_or(host.offset));
+            let result = self.io.external(libc::SYS_read as u32, || {
+                let result = transfer.perform();
+                (result, filled(ranges, result.max(0) as u64))
+            })?;
+            if position.is_none() && result > 0 {
+                self.kernel.fds.get(fd)?.offset += result as u64;
+            }
+            return Ok(result);
+        }
+        let result = self.io.external(libc::SYS_read as u32, || {
+            let result = transfer.attempt(host.kind);
+            (result, filled(ranges, result.max(0) as u64))
+        })?;
+        if result != WOULD_BLOCK {
+            return Ok(result);
+        }
+        if !host.blocking() || flags & libc::RWF_NOWAIT as u64 != 0 {
+            return Err(Halt::Errno(libc::EAGAIN));
+        }
+        self.socket_limit(call, fd, 0, libc::EAGAIN)?;
+        self.wait_for_host(call, host.number, libc::POLLIN)
+    }
+
+    pub(super) fn write_from(
+        &mut self,
+        call: &mut Call,
+        fd: i32,
+        ranges: &[Range],
+        position: Option<u64>,
+        flags: u64,
+    ) -> Outcome {
+        let description = self.kernel.fds.get(fd)?;
+        if description.flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return Err(Halt::Errno(libc::EBADF));
+        }
+        if let Some(host) = self.host_use(fd)? {
+            return self.write_host(call, fd, host, ranges, position, flags);
+        }
+        if position.is_some() && !self.seekable(fd)? {
+            return Err(Halt::Errno(libc::ESPIPE));
+        }
+        let bytes = gather(ranges)?;
+        self.write_object(call, fd, &bytes)
+    }
+
+    /// Writes to something inside the vm.
+    pub(super) fn write_object(&mut self, call: &mut Call, fd: i32, bytes: &[u8]) -> Outcome {
+        match &self.kernel.fds.get(fd)?.object {
+            Object::Pipe(_) => self.write_pipe(call, fd, bytes),
+            Object::Pair(_) => self.write_pair(call, fd, bytes),
+            Object::Event(_) => self.write_event(call, fd, bytes),
+            _ => Err(Halt::Errno(libc::EINVAL)),
+        }
+    }
+
+    fn write_host(
+        &mut self,
+        call: &mut Call,
+        fd: i32,
+        host: HostUse,
+        ranges: &[Range],
+        position: Option<u64>,
+        flags: u64,
+    ) -> Outcome {
+        let mut transfer = Transfer {
+            fd: host.number,
+            write: true,
+            ranges: ranges.to_vec(),
+            position,
+            flags,
+        };
+        if host.positioned || position.is_some() {
+            transfer.position = Some(position.unwrap_or(host.offset));
+            let result = self
+                .io
+                .external(libc::SYS_write as u32, || (transfer.perform(), Vec::new()))?;
+            if position.is_none() && result > 0 {
+                self.kernel.fds.get(fd)?.offset += result as u64;
+            }
+            if let Some(mut at) = transfer.position
+                && let Some(copy) = self.replayed_copy(fd)
+            {
+                for (address, length) in filled(ranges, result.max(0) as u64) {
+                    // The copy is memory: there is room, or the next access
+                    // tells.
+                    let _ = copy.write_all_at(&memory::read_vec(address, length)?, at);
+                    at += length as u64;
+                }
+            }
+            self.wrote(fd, ranges, result)?;
+            return Ok(result);
+        }
+        let whole = total(ranges);
+        loop {
+            transfer.ranges = section(ranges, call.done, MOST);
+            if transfer.ranges.is_empty() {
+                transfer.ranges = vec![ranges.first().map_or((0, 0), |range| (range.0, 0))];
+            }
+            let part = transfer.ranges.clone();
+            let result = self.io.external(libc::SYS_write as u32, || {
+                (transfer.attempt(host.kind), Vec::new())
+            })?;
+            if result == WOULD_BLOCK {
+                if !host.blocking() || call.interrupted {
+                    if call.done > 0 {
+                        return Ok(call.done as i64);
+                    }
+                    return Err(Halt::Errno(if call.interrupted {
+                        libc::EINTR
+                    } else {
+                        libc::EAGAIN
+                    }));
+                }
+                self.socket_limit(call, fd, 1, libc::EAGAIN)?;
+                return self.wait_for_host(call, host.number, libc::POLLOUT);
+            }
+            if result < 0 {
+                if call.done > 0 {
+                    return Ok(call.done as i64);
+                }
+                return Ok(result);
+            }
+            self.wrote(fd, &part, result)?;
+            call.done += result as u64;
+            // A blocking write to a stream ends when all is written; other
+            // things may take less.
+            let goes_on = matches!(host.kind, Kind::Fifo | Kind::Socket | Kind::Character);
+            if call.done >= whole || result == 0 || !goes_on {
+                return Ok(call.done as i64);
+            }
+        }
+    }
+
+    /// Sets when a socket's receive (0) or send (1) gives up, the first time;
+    /// fails with `errno` when that has come.
+    pub(super) fn socket_limit(
+        &mut self,
+        call: &mut Call,
+        fd: i32,
+        direction: usize,
+        errno: i32,
+    ) -> Result<(), Halt> {
+        if call.again {
+            if call.limit.is_some_and(|limit| limit <= self.now()) {
+                return Err(Halt::Errno(errno));
+            }
+            return Ok(());
+        }
+        let now = self.now();
+        if let Object::Host(file) = &self.kernel.fds.get(fd)?.object {
+            call.limit = file.timeouts[direction].map(|timeout| now + timeout);
         }
         Ok(())
     }
 
-    pub(super) fn sys_openat(&mut self, call: &Call) -> Outcome {
-        let [directory, path, flags, mode, ..] = call.arguments;
-        let flags = flags as i32;
-        let name = memory::read_c_string(path, 4096)?;
-        let directory = self.host_directory(directory as i32, &name)?;
-        let mut opened = None;
-        let (result, facts) = self.io.external_bytes(libc::SYS_openat as u32, || {
-            let arguments = [
-                directory as u64,
-                path,
-                (flags | libc::O_CLOEXEC) as u64,
-                mode,
-                0,
-                0,
-            ];
-            // SAFETY: opening a guest-given path; a bad pointer is EFAULT.
-            let result = unsafe { host::syscall(libc::SYS_openat, arguments) };
-            if result < 0 {
-                return (result, Vec::new());
-            }
-            // SAFETY: a descriptor just opened, owned by nobody else.
-            let file = unsafe { OwnedFd::from_raw_fd(result as i32) };
-            let regular = is_regular(file.as_raw_fd());
-            let path = std::fs::read_link(format!("/proc/self/fd/{result}"));
-            opened = Some(file);
-            let mut facts = vec![u8::from(regular)];
-            if let Ok(path) = path {
-                facts.extend_from_slice(path.as_os_str().as_encoded_bytes());
-            }
-            (0, facts)
-        })?;
-        if result < 0 {
-            return Ok(result);
+    pub(super) fn sys_lseek(&mut self, fd: i32, offset: u64, whence: u64) -> Outcome {
+        let Some(host) = self.host_use(fd)? else {
+            let description = self.kernel.fds.get(fd)?;
+            let size = match &description.object {
+                Object::Bytes { content, .. } => content.len() as i64,
+                Object::Listing(_) => 0,
+                _ => return Err(Halt::Errno(libc::ESPIPE)),
+            };
+            let base = match whence as i32 {
+                libc::SEEK_SET => 0,
+                libc::SEEK_CUR => description.offset as i64,
+                libc::SEEK_END => size,
+                _ => return Err(Halt::Errno(libc::EINVAL)),
+            };
+            let target = base
+                .checked_add(offset as i64)
+                .filter(|target| *target >= 0);
+            let target = target.ok_or(Halt::Errno(libc::EINVAL))?;
+            description.offset = target as u64;
+            return Ok(target);
+        };
+        if !host.positioned {
+            return self.host_call(
+                libc::SYS_lseek,
+                [host.number as u64, offset, whence, 0, 0, 0],
+            );
         }
-        use std::os::unix::ffi::OsStringExt;
-        let path = facts
-            .get(1..)
-            .map(|path| PathBuf::from(std::ffi::OsString::from_vec(path.to_vec())));
-        let object = Object::Host(HostFile {
-            fd: opened,
-            path,
-            standard_stream: None,
-            positioned: facts.first() == Some(&1) && flags & libc::O_APPEND == 0,
-        });
-        let fd = self.kernel.fds.open(
-            0,
-            object,
-            flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_CLOEXEC),
-            flags & libc::O_CLOEXEC != 0,
-        )?;
-        Ok(i64::from(fd))
+        let target = match whence as i32 {
+            libc::SEEK_SET => offset as i64,
+            libc::SEEK_CUR => (host.offset as i64)
+                .checked_add(offset as i64)
+                .ok_or(Halt::Errno(libc::EOVERFLOW))?,
+            // The end, holes and data: the file knows.
+            _ => {
+                let arguments = [host.number as u64, offset, whence, 0, 0, 0];
+                self.host_call(libc::SYS_lseek, arguments)?
+            }
+        };
+        if target < 0 {
+            let direct = matches!(whence as i32, libc::SEEK_SET | libc::SEEK_CUR);
+            return Ok(if direct {
+                -i64::from(libc::EINVAL)
+            } else {
+                target
+            });
+        }
+        self.kernel.fds.get(fd)?.offset = target as u64;
+        Ok(target)
     }
 
-    /// The host directory descriptor for an `*at` call.
-    pub(super) fn host_directory(&mut self, fd: i32, path: &[u8]) -> Result<i32, Halt> {
-        if fd == libc::AT_FDCWD || path.starts_with(b"/") {
-            return Ok(libc::AT_FDCWD);
-        }
-        Ok(self.host_file(fd)?.0)
-    }
-
-    /// Path and handle of a file the guest wants to map.
+    /// Path and handle of a file the guest wants to map. While recording the
+    /// handle is the description's own and must not be closed (`into_raw_fd`):
+    /// closing another would drop the process's record locks on the file.
     pub(super) fn file_to_map(&mut self, fd: i32, writable: bool) -> Result<(PathBuf, File), Halt> {
         let description = self.kernel.fds.get(fd)?;
-        let Object::Host(file) = &description.object;
+        let flags = description.flags;
+        let Object::Host(file) = &description.object else {
+            return Err(Halt::Errno(libc::ENODEV));
+        };
+        if flags & libc::O_ACCMODE == libc::O_WRONLY
+            || (writable && flags & libc::O_ACCMODE != libc::O_RDWR)
+        {
+            return Err(Halt::Errno(libc::EACCES));
+        }
+        if file.kind != Kind::Regular {
+            return Err(Halt::Errno(libc::ENODEV));
+        }
         let number = file.number();
         let path = file.path.clone().unwrap_or_default();
-        let writable = writable || description.flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let writable = writable || flags & libc::O_ACCMODE != libc::O_RDONLY;
         let opened = self.io.mapped_file(writable, || {
-            // SAFETY: duplicating a host descriptor that is open.
-            let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
-            if copy < 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-            // SAFETY: just made, owned by nobody else.
-            Ok((path, unsafe { File::from_raw_fd(copy) }))
+            // SAFETY: open as long as the description lives; the caller does
+            // not close it.
+            Ok((path, unsafe { File::from_raw_fd(number) }))
         })?;
         opened.map_err(|error| Halt::Errno(error.raw_os_error().unwrap_or(libc::EIO)))
     }
 
-    /// The guest has written `length` bytes to `fd`: a replay shows what went
-    /// to the standard streams.
-    pub(super) fn wrote(&mut self, fd: i32, address: u64, length: i64) -> Result<(), Halt> {
-        if self.io.is_live() || length <= 0 {
+    /// The guest has written the first `length` bytes of `ranges` to `fd`: a
+    /// replay shows what went to the standard streams.
+    pub(super) fn wrote(&mut self, fd: i32, ranges: &[Range], length: i64) -> Result<(), Halt> {
+        if length <= 0 {
             return Ok(());
         }
-        let Object::Host(file) = &self.kernel.fds.get(fd)?.object;
+        let Object::Host(file) = &self.kernel.fds.get(fd)?.object else {
+            return Ok(());
+        };
         if let Some(stream) = file.standard_stream {
-            let bytes = memory::read_vec(address, length as usize)?;
-            // Whoever reads the replay's output may have gone away; the replay
-            // itself is not concerned.
-            let _ = if stream == 2 {
-                std::io::stderr().write_all(&bytes)
-            } else {
-                std::io::stdout()
-                    .write_all(&bytes)
-                    .and_then(|()| std::io::stdout().flush())
-            };
+            let order = self.order_output()?;
+            if self.io.is_live() || !self.shows_output() {
+                return Ok(());
+            }
+            self.await_turn(order)?;
+            for (address, length) in filled(ranges, length as u64) {
+                show(stream, &memory::read_vec(address, length)?);
+            }
+            self.had_turn(order);
         }
         Ok(())
     }
+
+    /// Like `wrote`, for bytes that never were in guest memory.
+    pub(super) fn wrote_bytes(&mut self, fd: i32, bytes: &[u8]) -> Result<(), Halt> {
+        if let Object::Host(file) = &self.kernel.fds.get(fd)?.object
+            && let Some(stream) = file.standard_stream
+        {
+            let order = self.order_output()?;
+            if self.io.is_live() || !self.shows_output() {
+                return Ok(());
+            }
+            self.await_turn(order)?;
+            show(stream, bytes);
+            self.had_turn(order);
+        }
+        Ok(())
+    }
+
+    /// The host is about to write to a guest range: code translated from
+    /// there is dropped and its guard lifted.
+    pub(super) fn space_for_writing(&mut self, address: u64, length: u64) {
+        let Some(end) = address.checked_add(length) else {
+            return;
+        };
+        for page in self.space.guarded_pages(address..end) {
+            self.space.unguard_code(page);
+            self.code_changed(page..page + crate::layout::PAGE);
+        }
+    }
 }
 
-fn is_regular(fd: i32) -> bool {
-    // SAFETY: plain out-parameter.
-    unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        libc::fstat(fd, &mut stat) == 0 && stat.st_mode & libc::S_IFMT == libc::S_IFREG
+/// Whoever reads the replay's output may have gone away; the replay itself is
+/// not concerned.
+fn show(stream: i32, bytes: &[u8]) {
+    let _ = if stream == 2 {
+        std::io::stderr().write_all(bytes)
+    } else {
+        std::io::stdout()
+            .write_all(bytes)
+            .and_then(|()| std::io::stdout().flush())
+    };
+}
+
+fn checked_position(position: u64) -> Result<u64, Halt> {
+    if (position as i64) < 0 {
+        return Err(Halt::Errno(libc::EINVAL));
     }
+    Ok(position)
+}
+
+/// What [p]readv[2] and [p]writev[2] were called with.
+fn vectored_arguments(call: &Call) -> Result<(i32, Vec<Range>, Option<u64>, u64), Halt> {
+    let [fd, address, count, position, _, flags] = call.arguments;
+    let (position, flags) = match call.number as i64 {
+        libc::SYS_readv | libc::SYS_writev => (None, 0),
+        libc::SYS_preadv | libc::SYS_pwritev => (Some(checked_position(position)?), 0),
+        _ if position as i64 == -1 => (None, flags),
+        _ => (Some(checked_position(position)?), flags),
+    };
+    Ok((fd as i32, vectors(address, count)?, position, flags))
 }

@@ -1,13 +1,70 @@
 //! mmap and its family. All address decisions are the vm's (`space`).
 
+use super::fd::{HostFile, Identity, Object};
 use super::{Call, Halt, Outcome};
 use crate::host;
 use crate::machine::Vm;
 use crate::space::{Backing, Placement, Request};
-use std::os::fd::AsRawFd;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::sync::Arc;
 
+/// Copies of files that are mapped shared, by identity.
+#[derive(Default)]
+pub struct SharedFiles {
+    copies: BTreeMap<Identity, File>,
+}
+
+fn failed(error: std::io::Error) -> Halt {
+    Halt::Errno(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
 impl Vm {
+    /// While replaying, the copy that stands for the file behind `fd` in
+    /// shared mappings, if there is one: what the guest writes to the file
+    /// goes there.
+    pub(super) fn replayed_copy(&mut self, fd: i32) -> Option<&File> {
+        let Object::Host(file) = &self.kernel.fds.peek_fd(fd)?.object else {
+            return None;
+        };
+        self.kernel.shared_files.copies.get(&file.identity?)
+    }
+
+    /// The copy to map shared in place of `original`, made if need be. None
+    /// for a file that the guest only reads: nothing can tell a private
+    /// mapping from a shared one then.
+    fn stand_in(&mut self, fd: i32, original: &File) -> Result<Option<File>, Halt> {
+        let description = self.kernel.fds.get(fd)?;
+        let writable = description.flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let Object::Host(HostFile {
+            identity: Some(identity),
+            ..
+        }) = &description.object
+        else {
+            return Ok(None);
+        };
+        let identity = *identity;
+        if let Some(copy) = self.kernel.shared_files.copies.get(&identity) {
+            return copy.try_clone().map(Some).map_err(failed);
+        }
+        if !writable {
+            return Ok(None);
+        }
+        // SAFETY: no preconditions; a new descriptor owned by nobody else.
+        let number = unsafe { libc::memfd_create(c"replayed".as_ptr(), libc::MFD_CLOEXEC) };
+        if number < 0 {
+            return Err(failed(std::io::Error::last_os_error()));
+        }
+        // SAFETY: as above.
+        let mut copy = unsafe { File::from_raw_fd(number) };
+        let mut source = original.try_clone().map_err(failed)?;
+        std::io::copy(&mut source, &mut copy).map_err(failed)?;
+        let second = copy.try_clone().map_err(failed)?;
+        self.kernel.shared_files.copies.insert(identity, copy);
+        Ok(Some(second))
+    }
+
     pub(super) fn sys_mmap(&mut self, call: &Call) -> Outcome {
         let [address, length, protection, flags, fd, offset] = call.arguments;
         let flags = flags as i32;
@@ -38,38 +95,80 @@ impl Vm {
             backing: Backing::Anonymous,
             file: None,
         };
-        let opened;
+        let mut opened = None;
         if flags & libc::MAP_ANONYMOUS == 0 {
             let writable = shared && protection & libc::PROT_WRITE != 0;
-            let (path, file) = self.file_to_map(fd as i32, writable)?;
+            let (path, mut file) = self.file_to_map(fd as i32, writable)?;
+            // A replay must not write to the world, nor see its changes: it
+            // maps a copy, the same one at every mapping of the file.
+            if shared && !self.io.is_live() {
+                match self.stand_in(fd as i32, &file)? {
+                    Some(copy) => file = copy,
+                    None => request.shared = false,
+                }
+            }
             request.file = Some((file.as_raw_fd(), offset));
             request.backing = Backing::File {
                 path: Arc::new(path),
                 offset,
             };
-            // A replay must not write to the world: it maps its own copy.
-            if shared && !self.io.is_live() {
-                request.shared = false;
-            }
             opened = Some(file);
-        } else {
-            opened = None;
         }
         let mapped = self.space.map(placement, request);
-        drop(opened);
+        if let Some(file) = opened
+            && self.io.is_live()
+        {
+            // The description's own descriptor.
+            let _ = file.into_raw_fd();
+        }
         match mapped {
             Ok(start) => {
-                self.code_changed(start..start + crate::layout::page_up(length));
+                if shared {
+                    self.space.mark_shared(start);
+                }
+                self.memory_changed(start, length);
                 Ok(start as i64)
             }
             Err(errno) => Ok(errno),
         }
     }
 
+    /// A mapping was made at `start`: stale code goes, observers are told.
+    fn memory_changed(&mut self, start: u64, length: u64) {
+        let range = start..start + crate::layout::page_up(length);
+        self.code_changed(range.clone());
+        self.tell_unmapped(range.clone());
+        self.tell_code_in(range);
+    }
+
+    /// Tells observers of executable file mappings in a range.
+    fn tell_code_in(&mut self, range: std::ops::Range<u64>) {
+        if !self.observed() {
+            return;
+        }
+        let code: Vec<_> = self
+            .space
+            .mappings()
+            .filter(|(part, mapping)| {
+                part.start < range.end
+                    && range.start < part.end
+                    && mapping.protection & libc::PROT_EXEC != 0
+            })
+            .filter_map(|(part, mapping)| match &mapping.backing {
+                Backing::File { path, offset } => Some((part, path.clone(), *offset)),
+                _ => None,
+            })
+            .collect();
+        for (part, path, offset) in code {
+            self.tell_code_mapped(part, &path, offset);
+        }
+    }
+
     pub(super) fn sys_munmap(&mut self, address: u64, length: u64) -> Outcome {
         match self.space.unmap(address, length) {
             Ok(range) => {
-                self.code_changed(range);
+                self.code_changed(range.clone());
+                self.tell_unmapped(range);
                 Ok(0)
             }
             Err(errno) => Ok(errno),
@@ -80,7 +179,8 @@ impl Vm {
         let protection = protection as i32 & (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
         match self.space.protect(address, length, protection) {
             Ok(range) => {
-                self.code_changed(range);
+                self.code_changed(range.clone());
+                self.tell_code_in(range);
                 Ok(0)
             }
             Err(errno) => Ok(errno),

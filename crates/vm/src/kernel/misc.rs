@@ -1,10 +1,38 @@
-//! Calls that concern the machine and the process's limits.
+//! Calls that concern the machine, the user and the process's limits.
 
 use super::{Call, Halt, Outcome};
+use crate::clock::INSTRUCTIONS_PER_NANOSECOND;
+use crate::layout::{PAGE, page_up};
 use crate::machine::Vm;
 use crate::memory;
+use std::collections::{BTreeMap, BTreeSet};
+
+const RESOURCES: usize = 16;
+
+/// What the guest has set and is shown again.
+#[derive(Default)]
+pub struct Machine {
+    /// Soft and hard resource limits. They bind the guest only: the vm needs
+    /// its own room.
+    limits: [[u64; 2]; RESOURCES],
+    /// CPU masks that were set, by thread id.
+    affinity: BTreeMap<i32, Vec<u8>>,
+    personality: u64,
+    no_new_privileges: bool,
+    dumpable: Option<u64>,
+    /// Unknown requests already complained about.
+    pub reported_ioctls: BTreeSet<u32>,
+}
 
 impl Vm {
+    /// A line for the user about something the guest is refused. A replay is
+    /// silent: it was said when it happened.
+    pub(super) fn say(&self, what: &str) {
+        if self.io.is_live() {
+            eprintln!("deadheat: {what}");
+        }
+    }
+
     pub(super) fn sys_arch_prctl(&mut self, code: u64, address: u64) -> Outcome {
         const SET_GS: u64 = 0x1001;
         const SET_FS: u64 = 0x1002;
@@ -42,5 +70,434 @@ impl Vm {
             thread.robust_list = head;
         }
         Ok(0)
+    }
+
+    pub(super) fn sys_get_robust_list(&mut self, tid: i32, head: u64, length: u64) -> Outcome {
+        let own = self.current_tid();
+        let wanted = if tid == 0 { own } else { tid };
+        let thread = self.threads.values().find(|thread| thread.tid == wanted);
+        let list = thread.ok_or(Halt::Errno(libc::ESRCH))?.robust_list;
+        memory::put(head, list)?;
+        memory::put(length, 24u64)?;
+        Ok(0)
+    }
+
+    /// Real and effective user, real and effective group.
+    pub(super) fn identity(&mut self) -> Result<[u32; 4], Halt> {
+        let (_, bytes) = self.io.external_bytes(libc::SYS_getuid as u32, || {
+            // SAFETY: no preconditions.
+            let ids = unsafe {
+                [
+                    libc::getuid(),
+                    libc::geteuid(),
+                    libc::getgid(),
+                    libc::getegid(),
+                ]
+            };
+            (0, ids.iter().flat_map(|id| id.to_le_bytes()).collect())
+        })?;
+        let mut ids = [0; 4];
+        for (id, bytes) in ids.iter_mut().zip(bytes.chunks_exact(4)) {
+            *id = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        }
+        Ok(ids)
+    }
+
+    /// getresuid, getresgid.
+    pub(super) fn sys_getres(&mut self, call: &Call) -> Outcome {
+        let [a, b, c, ..] = call.arguments;
+        self.host_call_writing(call.number as i64, call.arguments, |_| {
+            vec![(a, 4), (b, 4), (c, 4)]
+        })
+    }
+
+    pub(super) fn sys_getgroups(&mut self, call: &Call) -> Outcome {
+        let [size, list, ..] = call.arguments;
+        self.host_call_writing(libc::SYS_getgroups, call.arguments, |result| {
+            if size as i32 > 0 {
+                vec![(list, result as usize * 4)]
+            } else {
+                Vec::new()
+            }
+        })
+    }
+
+    pub(super) fn sys_capget(&mut self, call: &Call) -> Outcome {
+        let [header, data, ..] = call.arguments;
+        let arguments = call.arguments;
+        let result = self.io.external(libc::SYS_capget as u32, || {
+            // SAFETY: guest pointers, checked by the kernel.
+            let result = unsafe { crate::host::syscall(libc::SYS_capget, arguments) };
+            // The kernel writes the version it wants even when it refuses.
+            let mut written = vec![(header, 8)];
+            if result >= 0 && data != 0 {
+                written.push((data, 24));
+            }
+            (result, written)
+        })?;
+        Ok(result)
+    }
+
+    pub(super) fn sys_uname(&mut self, address: u64) -> Outcome {
+        self.host_call_writing(libc::SYS_uname, [address, 0, 0, 0, 0, 0], |_| {
+            vec![(address, size_of::<libc::utsname>())]
+        })
+    }
+
+    pub(super) fn sys_sysinfo(&mut self, address: u64) -> Outcome {
+        self.host_call_writing(libc::SYS_sysinfo, [address, 0, 0, 0, 0, 0], |_| {
+            vec![(address, size_of::<libc::sysinfo>())]
+        })
+    }
+
+    /// Reads the host's limits once, at the start.
+    pub(crate) fn read_limits(&mut self) -> Result<(), crate::Error> {
+        let (_, bytes) = self.io.external_bytes(crate::io::tag::PROCESS, || {
+            let mut bytes = Vec::new();
+            for resource in 0..RESOURCES {
+                let mut limit = libc::rlimit {
+                    rlim_cur: 0,
+                    rlim_max: 0,
+                };
+                // SAFETY: plain out-parameter; the vm takes all descriptors
+                // it may have, since the guest's count beside its own.
+                unsafe {
+                    libc::getrlimit(resource as u32, &mut limit);
+                    if resource == libc::RLIMIT_NOFILE as usize {
+                        let all = libc::rlimit {
+                            rlim_cur: limit.rlim_max,
+                            rlim_max: limit.rlim_max,
+                        };
+                        libc::setrlimit(libc::RLIMIT_NOFILE, &all);
+                    }
+                }
+                bytes.extend_from_slice(&limit.rlim_cur.to_le_bytes());
+                bytes.extend_from_slice(&limit.rlim_max.to_le_bytes());
+            }
+            (0, bytes)
+        })?;
+        let words = bytes.chunks_exact(8).map(|bytes| {
+            let mut word = [0; 8];
+            word.copy_from_slice(bytes);
+            u64::from_le_bytes(word)
+        });
+        let limits = self.kernel.machine.limits.as_flattened_mut();
+        for (limit, word) in limits.iter_mut().zip(words) {
+            *limit = word;
+        }
+        self.apply_descriptor_limit();
+        Ok(())
+    }
+
+    fn apply_descriptor_limit(&mut self) {
+        let soft = self.kernel.machine.limits[libc::RLIMIT_NOFILE as usize][0];
+        self.kernel.fds.limit = soft.min(1 << 20) as i32;
+    }
+
+    pub(super) fn sys_prlimit(&mut self, pid: u64, resource: u64, new: u64, old: u64) -> Outcome {
+        if pid != 0 && pid as i32 != self.kernel.process.pid {
+            return Err(Halt::Errno(libc::ESRCH));
+        }
+        let limits = self.kernel.machine.limits.get(resource as usize);
+        let current = *limits.ok_or(Halt::Errno(libc::EINVAL))?;
+        let wanted = if new == 0 {
+            None
+        } else {
+            Some(memory::get::<[u64; 2]>(new)?)
+        };
+        if let Some([soft, hard]) = wanted {
+            if soft > hard {
+                return Err(Halt::Errno(libc::EINVAL));
+            }
+            if hard > current[1] && self.identity()?[1] != 0 {
+                return Err(Halt::Errno(libc::EPERM));
+            }
+        }
+        if old != 0 {
+            memory::put(old, current)?;
+        }
+        if let Some(limits) = wanted {
+            self.kernel.machine.limits[resource as usize] = limits;
+            self.apply_descriptor_limit();
+        }
+        Ok(0)
+    }
+
+    pub(super) fn sys_getrusage(&mut self, who: u64, address: u64) -> Outcome {
+        let size = size_of::<libc::rusage>();
+        let result =
+            self.host_call_writing(libc::SYS_getrusage, [who, address, 0, 0, 0, 0], |_| {
+                vec![(address, size)]
+            })?;
+        // CPU time of the guest is what its clocks say.
+        let instructions = match who as i32 {
+            libc::RUSAGE_SELF => self.instructions(),
+            libc::RUSAGE_THREAD => self.executed(self.current),
+            _ => return Ok(result),
+        };
+        if result == 0 {
+            let nanoseconds = instructions / INSTRUCTIONS_PER_NANOSECOND;
+            let time = libc::timeval {
+                tv_sec: (nanoseconds / 1_000_000_000) as i64,
+                tv_usec: (nanoseconds % 1_000_000_000 / 1000) as i64,
+            };
+            memory::put(address, time)?;
+            memory::put(address + 16, [0u64; 2])?;
+        }
+        Ok(result)
+    }
+
+    pub(super) fn sys_times(&mut self, address: u64) -> Outcome {
+        const TICK: u64 = 10_000_000;
+        if address != 0 {
+            let user = self.instructions() / INSTRUCTIONS_PER_NANOSECOND / TICK;
+            memory::put(address, [user, 0, 0, 0])?;
+        }
+        Ok((self.now() / TICK) as i64)
+    }
+
+    /// The thread a scheduling call means: the guest's own, or ESRCH.
+    fn known_tid(&self, tid: u64) -> Result<i32, Halt> {
+        let tid = tid as i32;
+        if tid == 0 {
+            return Ok(self.current_tid());
+        }
+        if tid == self.kernel.process.pid || self.threads.values().any(|thread| thread.tid == tid) {
+            return Ok(tid);
+        }
+        Err(Halt::Errno(libc::ESRCH))
+    }
+
+    pub(super) fn sys_sched_getaffinity(&mut self, tid: u64, size: u64, mask: u64) -> Outcome {
+        let tid = self.known_tid(tid)?;
+        if let Some(set) = self.kernel.machine.affinity.get(&tid) {
+            if (size as usize) < set.len() {
+                return Err(Halt::Errno(libc::EINVAL));
+            }
+            memory::write(mask, set)?;
+            return Ok(set.len() as i64);
+        }
+        self.host_call_writing(
+            libc::SYS_sched_getaffinity,
+            [0, size, mask, 0, 0, 0],
+            |result| vec![(mask, result as usize)],
+        )
+    }
+
+    /// Kept and shown again; the vm's one thread runs where it likes.
+    pub(super) fn sys_sched_setaffinity(&mut self, tid: u64, size: u64, mask: u64) -> Outcome {
+        let tid = self.known_tid(tid)?;
+        let (length, allowed) =
+            self.io
+                .external_bytes(libc::SYS_sched_getaffinity as u32, || {
+                    let mut set = vec![0u8; 128];
+                    // SAFETY: the buffer is as long as said.
+                    let length = unsafe {
+                        crate::host::syscall(
+                            libc::SYS_sched_getaffinity,
+                            [0, 128, set.as_mut_ptr() as u64, 0, 0, 0],
+                        )
+                    };
+                    set.truncate(length.max(0) as usize);
+                    (length, set)
+                })?;
+        let mut wanted = memory::read_vec(mask, size.min(1024) as usize)?;
+        wanted.resize(length.max(0) as usize, 0);
+        for (wanted, allowed) in wanted.iter_mut().zip(allowed) {
+            *wanted &= allowed;
+        }
+        if wanted.iter().all(|byte| *byte == 0) {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
+        self.kernel.machine.affinity.insert(tid, wanted);
+        Ok(0)
+    }
+
+    /// sched_getscheduler, sched_getparam, sched_rr_get_interval, and the
+    /// setters, which a deterministic scheduler takes note of but not more.
+    pub(super) fn sys_sched(&mut self, call: &Call) -> Outcome {
+        let [tid, b, c, ..] = call.arguments;
+        self.known_tid(tid)?;
+        match call.number as i64 {
+            libc::SYS_sched_getscheduler => Ok(0),
+            libc::SYS_sched_getparam => {
+                memory::put(b, 0u32)?;
+                Ok(0)
+            }
+            libc::SYS_sched_rr_get_interval => {
+                memory::put(b, super::time::timespec(4_000_000))?;
+                Ok(0)
+            }
+            libc::SYS_sched_setscheduler => {
+                let policy = b as i32 & !libc::SCHED_RESET_ON_FORK;
+                match policy {
+                    libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE => {
+                        if memory::get::<i32>(c)? == 0 {
+                            Ok(0)
+                        } else {
+                            Err(Halt::Errno(libc::EINVAL))
+                        }
+                    }
+                    libc::SCHED_FIFO | libc::SCHED_RR | 6 => Err(Halt::Errno(libc::EPERM)),
+                    _ => Err(Halt::Errno(libc::EINVAL)),
+                }
+            }
+            libc::SYS_sched_setparam => {
+                if memory::get::<i32>(b)? == 0 {
+                    Ok(0)
+                } else {
+                    Err(Halt::Errno(libc::EINVAL))
+                }
+            }
+            libc::SYS_sched_getattr => {
+                let size = (c as usize).min(48);
+                if size < 48 {
+                    return Err(Halt::Errno(libc::EINVAL));
+                }
+                let mut attributes = [0u8; 48];
+                attributes[0] = 48;
+                memory::write(b, &attributes)?;
+                Ok(0)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    pub(super) fn sys_sched_priority(&mut self, policy: u64, highest: bool) -> Outcome {
+        match policy as i32 {
+            libc::SCHED_FIFO | libc::SCHED_RR => Ok(if highest { 99 } else { 1 }),
+            libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE | 6 => Ok(0),
+            _ => Err(Halt::Errno(libc::EINVAL)),
+        }
+    }
+
+    pub(super) fn sys_getcpu(&mut self, cpu: u64, node: u64) -> Outcome {
+        for address in [cpu, node] {
+            if address != 0 {
+                memory::put(address, 0u32)?;
+            }
+        }
+        Ok(0)
+    }
+
+    /// One host thread runs all guest threads, so every barrier is in force
+    /// already.
+    pub(super) fn sys_membarrier(&mut self, command: u64) -> Outcome {
+        const COMMANDS: u64 = 0x7f;
+        match command {
+            0 => Ok(COMMANDS as i64),
+            command if command.is_power_of_two() && command & COMMANDS != 0 => Ok(0),
+            _ => Err(Halt::Errno(libc::EINVAL)),
+        }
+    }
+
+    pub(super) fn sys_personality(&mut self, wanted: u64) -> Outcome {
+        let old = self.kernel.machine.personality;
+        if wanted as u32 != u32::MAX {
+            self.kernel.machine.personality = u64::from(wanted as u32);
+        }
+        Ok(old as i64)
+    }
+
+    fn fully_mapped(&self, address: u64, length: u64) -> Result<(), Halt> {
+        let end = address
+            .checked_add(page_up(length))
+            .ok_or(Halt::Errno(libc::ENOMEM))?;
+        let mut at = address;
+        while at < end {
+            match self.space.find(at) {
+                Some((range, _)) => at = range.end,
+                None => return Err(Halt::Errno(libc::ENOMEM)),
+            }
+        }
+        Ok(())
+    }
+
+    /// mlock and munlock: pages are never paged out of a recording anyway.
+    pub(super) fn sys_mlock(&mut self, address: u64, length: u64) -> Outcome {
+        let start = address & !(PAGE - 1);
+        self.fully_mapped(start, length + (address - start))?;
+        Ok(0)
+    }
+
+    /// Shared file pages are the host's page cache: nothing is kept back that
+    /// would have to be written.
+    pub(super) fn sys_msync(&mut self, address: u64, length: u64, flags: u64) -> Outcome {
+        let known = libc::MS_ASYNC | libc::MS_SYNC | libc::MS_INVALIDATE;
+        let both = libc::MS_ASYNC | libc::MS_SYNC;
+        if address % PAGE != 0 || flags as i32 & !known != 0 || flags as i32 & both == both {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
+        self.fully_mapped(address, length)?;
+        Ok(0)
+    }
+
+    pub(super) fn sys_mincore(&mut self, address: u64, length: u64, vector: u64) -> Outcome {
+        if address % PAGE != 0 {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
+        self.fully_mapped(address, length)?;
+        let pages = page_up(length) / PAGE;
+        memory::write(vector, &vec![1; pages as usize])?;
+        Ok(0)
+    }
+
+    pub(super) fn sys_prctl(&mut self, call: &Call) -> Outcome {
+        const PR_SET_VMA: i32 = 0x5356_4d41;
+        let [option, argument, ..] = call.arguments;
+        let current = self.current;
+        match option as i32 {
+            libc::PR_SET_NAME => {
+                let name = memory::read_c_string(argument, 15)?;
+                if let Some(thread) = self.threads.get_mut(&current) {
+                    thread.name = [0; 16];
+                    thread.name[..name.len()].copy_from_slice(&name);
+                }
+                Ok(0)
+            }
+            libc::PR_GET_NAME => {
+                let name = self
+                    .threads
+                    .get(&current)
+                    .map_or([0; 16], |thread| thread.name);
+                memory::put(argument, name)?;
+                Ok(0)
+            }
+            libc::PR_GET_DUMPABLE => Ok(self.kernel.machine.dumpable.unwrap_or(1) as i64),
+            libc::PR_SET_DUMPABLE => {
+                if argument > 1 {
+                    return Err(Halt::Errno(libc::EINVAL));
+                }
+                self.kernel.machine.dumpable = Some(argument);
+                Ok(0)
+            }
+            libc::PR_SET_NO_NEW_PRIVS => {
+                self.kernel.machine.no_new_privileges = true;
+                Ok(0)
+            }
+            libc::PR_GET_NO_NEW_PRIVS => Ok(i64::from(self.kernel.machine.no_new_privileges)),
+            libc::PR_GET_PDEATHSIG | libc::PR_GET_CHILD_SUBREAPER => {
+                self.host_call_writing(libc::SYS_prctl, call.arguments, |_| vec![(argument, 4)])
+            }
+            libc::PR_SET_PDEATHSIG
+            | libc::PR_SET_CHILD_SUBREAPER
+            | libc::PR_CAPBSET_READ
+            | libc::PR_CAPBSET_DROP
+            | libc::PR_SET_KEEPCAPS
+            | libc::PR_GET_KEEPCAPS
+            | libc::PR_GET_SECUREBITS
+            | libc::PR_SET_SECUREBITS
+            | libc::PR_CAP_AMBIENT => self.host_call(libc::SYS_prctl, call.arguments),
+            libc::PR_GET_TIMERSLACK => Ok(50_000),
+            libc::PR_SET_TIMERSLACK
+            | libc::PR_SET_THP_DISABLE
+            | libc::PR_GET_THP_DISABLE
+            | libc::PR_MCE_KILL
+            | libc::PR_GET_SECCOMP
+            | PR_SET_VMA => Ok(0),
+            // Seccomp filters would bind the vm, not the guest; the rest
+            // concerns hardware or a kernel the guest does not see.
+            _ => Err(Halt::Errno(libc::EINVAL)),
+        }
     }
 }

@@ -9,16 +9,31 @@
 
 mod clone;
 mod dispatch;
+mod epoll;
+mod eventfd;
+mod exec;
+mod fcntl;
 mod fd;
 mod file;
 mod futex;
+mod ioctl;
 mod memory_map;
 mod misc;
 pub mod names;
 pub mod outside;
-mod process;
-mod signal;
+mod path;
+mod pipe;
+mod poll;
+mod proc_files;
+pub mod process;
+pub mod signal;
+mod signal_frame;
+mod socket;
+mod socketpair;
+mod splice;
 mod time;
+mod timer;
+mod timerfd;
 
 use crate::machine::Vm;
 use crate::memory::BadAddress;
@@ -43,6 +58,11 @@ pub struct Call {
     pub woken: bool,
     /// A signal handler is to run: give up with EINTR if nothing has come.
     pub interrupted: bool,
+    /// Virtual time at which a call with a time-out of its own gives up; it
+    /// may wake before, for a timer among what it waits for.
+    pub limit: Option<u64>,
+    /// What it has transferred before it blocked.
+    pub done: u64,
 }
 
 /// Why a system call did not just return a number.
@@ -57,6 +77,8 @@ pub enum Halt {
     NoReturn,
     /// The thread gives way after the call, with this result.
     Yield(i64),
+    /// This is the new process of a fork: it goes on behind the call with 0.
+    Forked,
     /// The vm cannot go on.
     Fatal(Error),
 }
@@ -90,6 +112,10 @@ pub struct Kernel {
     pub futexes: futex::Futexes,
     pub signals: signal::Signals,
     pub process: process::Process,
+    pub timers: timer::Timers,
+    pub machine: misc::Machine,
+    /// While replaying: stand-ins for files that are mapped shared.
+    pub shared_files: memory_map::SharedFiles,
     /// System calls already complained about.
     reported: std::collections::BTreeSet<u64>,
 }
@@ -112,6 +138,8 @@ impl Vm {
             deadline: None,
             woken: false,
             interrupted: false,
+            limit: None,
+            done: 0,
         };
         // The instruction itself leaves rip and flags there.
         let (rip, flags) = (self.regs().rip, self.regs().rflags);
@@ -133,7 +161,17 @@ impl Vm {
     }
 
     fn perform(&mut self, mut call: Call) -> Result<Option<SliceEnd>, Error> {
-        let outcome = self.dispatch(&mut call);
+        if call.again {
+            // Another thread may have taken the signal meanwhile.
+            call.interrupted = self.must_interrupt();
+        }
+        let mut outcome = self.dispatch(&mut call);
+        self.settle();
+        if matches!(outcome, Err(Halt::Block(_))) && self.must_interrupt() {
+            self.kernel.futexes.forget(self.current);
+            call.interrupted = true;
+            outcome = Err(Halt::Errno(libc::EINTR));
+        }
         let (result, end) = match outcome {
             Ok(result) => (result, None),
             Err(Halt::Errno(errno)) => (-i64::from(errno), None),
@@ -160,8 +198,15 @@ impl Vm {
                 }
                 return Ok(Some(SliceEnd::Blocked));
             }
+            Err(Halt::Forked) => {
+                self.regs().gpr[reg::RAX] = 0;
+                return Ok(Some(SliceEnd::Exited));
+            }
             Err(Halt::Fatal(error)) => return Err(error),
         };
+        if result == -i64::from(libc::EPIPE) && breaks_pipe(&call) {
+            self.raise_signal(libc::SIGPIPE)?;
+        }
         self.regs().gpr[reg::RAX] = result as u64;
         self.leave_trail(&[
             call.number,
@@ -171,7 +216,9 @@ impl Vm {
             result as u64,
         ]);
         self.tell_syscall(&call, result);
-        if let Some(delivered) = self.deliver_signals()? {
+        let broken_off = call.interrupted && result == -i64::from(libc::EINTR);
+        let interrupted = broken_off.then(|| signal::Interrupted::new(&call));
+        if let Some(delivered) = self.deliver_after(interrupted)? {
             return Ok(Some(delivered));
         }
         Ok(end)
@@ -188,4 +235,24 @@ impl Vm {
             self.tell_observers(|observer, regs| observer.syscall(&event, regs));
         }
     }
+}
+
+/// A call whose EPIPE comes with SIGPIPE.
+fn breaks_pipe(call: &Call) -> bool {
+    let flags = match call.number as i64 {
+        libc::SYS_sendto => call.arguments[3],
+        libc::SYS_sendmsg => call.arguments[2],
+        libc::SYS_sendmmsg => call.arguments[3],
+        libc::SYS_write
+        | libc::SYS_writev
+        | libc::SYS_pwrite64
+        | libc::SYS_pwritev
+        | libc::SYS_pwritev2
+        | libc::SYS_sendfile
+        | libc::SYS_splice
+        | libc::SYS_tee
+        | libc::SYS_vmsplice => 0,
+        _ => return false,
+    };
+    flags as i32 & libc::MSG_NOSIGNAL == 0
 }

@@ -1,4 +1,6 @@
-//! Waiting for the outside: host descriptors and child processes.
+//! Waiting for the outside: host descriptors, child processes and signals.
+
+use crate::host_signals;
 
 /// What became ready.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -8,14 +10,18 @@ pub struct Ready {
 }
 
 /// Polls `descriptors` for at most `timeout` nanoseconds (for ever with
-/// `None`) and says whether a child changed state, if asked.
+/// `None`) and says whether a child changed state, if asked. A signal from
+/// outside ends the wait.
 pub fn wait(descriptors: &mut [libc::pollfd], children: bool, timeout: Option<u64>) -> Ready {
-    // Children end asynchronously; look every few milliseconds while one is
-    // awaited beside descriptors.
+    // A child that changes state sends SIGCHLD, which ends the wait, unless
+    // the guest ignores that: then look every few milliseconds.
     const CHILD_POLL: u64 = 2_000_000;
     let mut left = timeout;
     loop {
-        let step = if children {
+        let child = children && child_changed();
+        let step = if child {
+            Some(0)
+        } else if children {
             Some(left.map_or(CHILD_POLL, |left| left.min(CHILD_POLL)))
         } else {
             left
@@ -24,29 +30,28 @@ pub fn wait(descriptors: &mut [libc::pollfd], children: bool, timeout: Option<u6
             tv_sec: (nanoseconds / 1_000_000_000) as i64,
             tv_nsec: (nanoseconds % 1_000_000_000) as i64,
         });
-        // SAFETY: the slice and the optional timespec live across the call.
-        let count = unsafe {
-            libc::ppoll(
-                descriptors.as_mut_ptr(),
-                descriptors.len() as u64,
-                time.as_ref().map_or(std::ptr::null(), |time| time),
-                std::ptr::null(),
-            )
-        };
-        let child = children && child_changed();
+        let count = host_signals::poll(descriptors, time.as_ref());
+        if count < 0 {
+            // The entries were not filled in.
+            for entry in descriptors.iter_mut() {
+                entry.revents = 0;
+            }
+        }
         if count != 0 || child || !children {
             return Ready { child };
         }
         if let (Some(remaining), Some(step)) = (left, step) {
             if remaining <= step {
-                return Ready { child };
+                return Ready {
+                    child: child_changed(),
+                };
             }
             left = Some(remaining - step);
         }
     }
 }
 
-/// True if some child can be waited for; takes nothing away.
+/// True if some child can be waited for, or none is left; takes nothing away.
 fn child_changed() -> bool {
     // SAFETY: plain out-parameter; WNOWAIT leaves the child waitable.
     unsafe {

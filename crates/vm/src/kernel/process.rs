@@ -1,7 +1,27 @@
-//! The guest process: ids and identity.
+//! The guest process: identity, children, waiting for them.
+//!
+//! A guest fork is a fork of the vm. The new process goes on with the forking
+//! thread alone and its own sub-recording; what passes between the two from
+//! then on (pipes, files, wait) goes through the host and is recorded on each
+//! side as coming from outside. So process ids are the host's own.
+//!
+//! vfork and posix_spawn (a clone that shares memory) are forks too, whose
+//! parent waits until the child executes a program or exits. What a child that
+//! exits without executing wrote to the shared memory is carried over to the
+//! parent then: posix_spawn reports its errors that way.
 
 use super::{Call, Halt, Outcome};
-use crate::machine::Vm;
+use crate::Error;
+use crate::context::reg;
+use crate::io::{Io, tag};
+use crate::machine::{Pace, Vm};
+use crate::record::{Files, InputReader, InputWriter, ProcessFacts, StepReader, StepWriter};
+use crate::schedule::Random64;
+use crate::thread::{HostInterest, Wait, WaitOn};
+use crate::tree::Children;
+use crate::{host, host_signals, layout, memory};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 #[derive(Default)]
 pub struct Process {
@@ -9,10 +29,16 @@ pub struct Process {
     pub parent: i32,
     pub group: i32,
     pub session: i32,
+    /// Real user id, for siginfo.
+    pub user: u32,
     /// Absolute path of the program.
     pub executable: std::path::PathBuf,
+    /// Where the first stack begins: the argument count, then the arguments.
+    pub start_stack: u64,
     /// The sixteen random bytes every program is started with.
     pub start_random: [u8; 16],
+    /// While a parent waits in vfork for this process: where to tell it.
+    vfork_parent: Option<OwnedFd>,
     threads: u32,
 }
 
@@ -27,10 +53,499 @@ impl Process {
     pub fn tid_of(&self, thread: u32) -> i32 {
         self.pid + thread as i32 - 1
     }
+
+    /// Other random bytes for the next program, from the same seed.
+    pub fn renew_random(&mut self) {
+        let mut seed = [0; 8];
+        seed.copy_from_slice(&self.start_random[..8]);
+        let mut random = Random64::new(u64::from_le_bytes(seed));
+        self.start_random[..8].copy_from_slice(&random.next().to_le_bytes());
+        self.start_random[8..].copy_from_slice(&random.next().to_le_bytes());
+    }
+}
+
+/// A parent's end of the line to its vfork child. None while replaying.
+pub struct Vforked {
+    pid: i32,
+    line: Option<OwnedFd>,
+}
+
+const SHARES_MEMORY: u64 = libc::CLONE_VM as u64;
+const VFORK: u64 = libc::CLONE_VFORK as u64;
+
+impl Vm {
+    pub(super) fn clone_process(&mut self, call: &Call) -> Outcome {
+        let [flags, stack, parent_tid, child_tid, tls, _] = call.arguments;
+        if flags & SHARES_MEMORY != 0 && flags & VFORK == 0 {
+            // Two processes in one memory without the promise of an exec.
+            return Err(Halt::Errno(libc::ENOSYS));
+        }
+        self.fork(call, flags, stack, [parent_tid, child_tid, tls])
+    }
+
+    pub(super) fn sys_fork(&mut self, call: &Call) -> Outcome {
+        self.fork(call, libc::SIGCHLD as u64, 0, [0; 3])
+    }
+
+    pub(super) fn sys_vfork(&mut self, call: &Call) -> Outcome {
+        let flags = SHARES_MEMORY | VFORK | libc::SIGCHLD as u64;
+        self.fork(call, flags, 0, [0; 3])
+    }
+
+    /// The vm forks: the child in `Halt::Forked`, the parent with its id.
+    fn fork(&mut self, call: &Call, flags: u64, stack: u64, pointers: [u64; 3]) -> Outcome {
+        if call.again {
+            return self.await_vfork();
+        }
+        let [parent_tid, child_tid, tls] = pointers;
+        self.externalise()?;
+        self.flush_recording()?;
+        if let Some(tree) = &mut self.tree {
+            tree.ordered = true;
+        }
+        let vfork = flags & VFORK != 0;
+        let number = match &self.tree {
+            Some(tree) if self.io.is_live() => tree.next_number(),
+            _ => 0,
+        };
+        let mut lines = (None, None);
+        let mut forked = 0;
+        if self.io.is_live() {
+            if vfork {
+                lines = line().map_or((None, None), |(ours, theirs)| (Some(ours), Some(theirs)));
+            }
+            forked = host_fork();
+            if forked == 0 {
+                return self.become_child(number, flags, stack, [child_tid, tls], lines.1);
+            }
+        }
+        let (pid, facts) = self.io.external_bytes(libc::SYS_fork as u32, || {
+            (forked, number.to_le_bytes().to_vec())
+        })?;
+        if pid < 0 {
+            return Ok(pid);
+        }
+        if !self.io.is_live() {
+            let number = facts.try_into().map_or(0, u32::from_le_bytes);
+            if self.replay_child(number)? {
+                return self.become_child(number, flags, stack, [child_tid, tls], None);
+            }
+        }
+        if flags & libc::CLONE_PARENT_SETTID as u64 != 0 {
+            memory::put(parent_tid, pid as i32)?;
+        }
+        if !vfork {
+            return Ok(pid);
+        }
+        let current = self.current;
+        if let Some(thread) = self.threads.get_mut(&current) {
+            thread.vforked = Some(Vforked {
+                pid: pid as i32,
+                line: lines.0,
+            });
+        }
+        self.await_vfork()
+    }
+
+    /// While replaying: true in the process that is to replay the child.
+    fn replay_child(&mut self, number: u32) -> Result<bool, Error> {
+        let Some(tree) = &mut self.tree else {
+            return Ok(false);
+        };
+        match &tree.children {
+            Children::None => Ok(false),
+            Children::Path(path) => Ok(path.contains(&number)),
+            Children::All => {
+                tree.expect_child();
+                match host_fork() {
+                    0 => {
+                        tree.forked = true;
+                        Ok(true)
+                    }
+                    pid if pid > 0 => Ok(false),
+                    errno => Err(Error::Machine(format!(
+                        "cannot fork to replay process {number}: {}",
+                        std::io::Error::from_raw_os_error(-errno as i32)
+                    ))),
+                }
+            }
+        }
+    }
+
+    /// This vm goes on as the new process `number`.
+    fn become_child(
+        &mut self,
+        number: u32,
+        flags: u64,
+        stack: u64,
+        pointers: [u64; 2],
+        line: Option<OwnedFd>,
+    ) -> Outcome {
+        let [child_tid, tls] = pointers;
+        if self.io.is_live()
+            && let Some(tree) = &mut self.tree
+        {
+            tree.forked = true;
+        }
+        self.open_streams(number)?;
+        let (_, facts) = self.io.external_bytes(tag::PROCESS, || {
+            // SAFETY: these calls have no preconditions.
+            let (pid, parent) = unsafe { (libc::getpid(), libc::getppid()) };
+            let facts = [pid.to_le_bytes(), parent.to_le_bytes()].concat();
+            (0, facts)
+        })?;
+        let fact = |at: usize| {
+            let bytes = facts
+                .get(at..at + 4)
+                .and_then(|bytes| bytes.try_into().ok());
+            bytes.map_or(0, i32::from_le_bytes)
+        };
+        let process = &mut self.kernel.process;
+        process.pid = fact(0);
+        process.parent = fact(4);
+        process.vfork_parent = line;
+        process.threads = 1;
+        self.kernel.futexes = Default::default();
+        self.kernel.signals.after_fork();
+        self.kernel.timers.after_fork();
+        self.keep_only_current(1);
+        self.start_books();
+        let pid = self.kernel.process.pid;
+        let regs = self.regs();
+        regs.gpr[reg::RAX] = 0;
+        if stack != 0 {
+            regs.gpr[reg::RSP] = stack;
+        }
+        if flags & libc::CLONE_SETTLS as u64 != 0 {
+            regs.fs_base = tls;
+        }
+        let current = self.current;
+        if let Some(thread) = self.threads.get_mut(&current) {
+            thread.tid = pid;
+            thread.robust_list = 0;
+            thread.clear_child_tid = 0;
+            thread.signals.pending = Default::default();
+            if flags & libc::CLONE_CHILD_CLEARTID as u64 != 0 {
+                thread.clear_child_tid = child_tid;
+            }
+        }
+        if flags & libc::CLONE_CHILD_SETTID as u64 != 0 {
+            memory::put(child_tid, pid)?;
+        }
+        Err(Halt::Forked)
+    }
+
+    /// The recording of process `number` takes the place of the parent's.
+    fn open_streams(&mut self, number: u32) -> Result<(), Error> {
+        let Some(tree) = &mut self.tree else {
+            return Ok(());
+        };
+        let parent = std::mem::replace(&mut tree.number, number);
+        let folder = tree.folder();
+        match (&mut self.io, &mut self.pace) {
+            (Io::Record { inputs, files }, Pace::Policy { steps, .. }) => {
+                crate::record::create_folder(&folder)?;
+                *inputs = InputWriter::create(&folder.join("inputs"))?;
+                *files = Files::create(&tree.directory, number);
+                *steps = Some(StepWriter::create(&folder.join("schedule"))?);
+                ProcessFacts { number, parent }.write(&folder)?;
+            }
+            (Io::Replay { inputs, files }, Pace::Follow(steps)) => {
+                *inputs = InputReader::open(&folder.join("inputs"))?;
+                *files = Files::open(&tree.directory, number)?;
+                *steps = StepReader::open(&folder.join("schedule"))?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// The parent of a vfork waits for the child's exec or exit.
+    fn await_vfork(&mut self) -> Outcome {
+        let current = self.current;
+        let Some(Vforked { pid, line }) = self
+            .threads
+            .get_mut(&current)
+            .and_then(|thread| thread.vforked.as_mut())
+        else {
+            return Err(Halt::Errno(libc::EAGAIN));
+        };
+        let pid = *pid;
+        let descriptor = line.as_ref().map_or(-1, |line| line.as_raw_fd());
+        let result = self.io.external(libc::SYS_vfork as u32, || {
+            if descriptor < 0 {
+                return (0, Vec::new());
+            }
+            match receive(descriptor) {
+                Some(written) => (0, written),
+                None => (super::file::WOULD_BLOCK, Vec::new()),
+            }
+        })?;
+        if result == super::file::WOULD_BLOCK {
+            return Err(Halt::Block(Wait {
+                on: WaitOn::Host(vec![HostInterest {
+                    fd: descriptor,
+                    events: libc::POLLIN,
+                }]),
+                deadline: None,
+            }));
+        }
+        if let Some(thread) = self.threads.get_mut(&current) {
+            thread.vforked = None;
+        }
+        Ok(i64::from(pid))
+    }
+
+    /// The child of a vfork executes a program or exits: its parent goes on.
+    /// A child that exits hands over what it wrote to the shared memory.
+    pub(crate) fn release_vfork_parent(&mut self, exits: bool) {
+        if let Some(line) = self.kernel.process.vfork_parent.take()
+            && exits
+        {
+            self.send_written_pages(&line);
+        }
+    }
+
+    /// Sends the pages this process has of its own since the fork. Errors
+    /// leave the parent with less news, as a child killed early does.
+    fn send_written_pages(&self, line: &OwnedFd) {
+        const EXCLUSIVE: u64 = 1 << 56;
+        const PRESENT: u64 = 1 << 63;
+        const FILE_PAGE: u64 = 1 << 61;
+        let Ok(pagemap) = std::fs::File::open("/proc/self/pagemap") else {
+            return;
+        };
+        for (range, mapping) in self.space.mappings() {
+            if mapping.shared || mapping.protection & libc::PROT_WRITE == 0 {
+                continue;
+            }
+            for page in (range.start..range.end).step_by(layout::PAGE as usize) {
+                let mut entry = [0; 8];
+                if pagemap
+                    .read_exact_at(&mut entry, page / layout::PAGE * 8)
+                    .is_err()
+                {
+                    return;
+                }
+                let entry = u64::from_le_bytes(entry);
+                if entry & PRESENT == 0 || entry & EXCLUSIVE == 0 || entry & FILE_PAGE != 0 {
+                    continue;
+                }
+                let Ok(bytes) = memory::read_vec(page, layout::PAGE as usize) else {
+                    continue;
+                };
+                if !send(line.as_raw_fd(), &page.to_le_bytes()) || !send(line.as_raw_fd(), &bytes) {
+                    return;
+                }
+            }
+        }
+    }
+
+    pub(super) fn sys_wait4(&mut self, call: &mut Call) -> Outcome {
+        let [pid, status, options, usage, ..] = call.arguments;
+        let mut bytes = [0u8; 4 + 144];
+        let (result, facts) = self.io.external_bytes(libc::SYS_wait4 as u32, || {
+            let arguments = [
+                pid,
+                bytes.as_mut_ptr() as u64,
+                options | libc::WNOHANG as u64,
+                bytes[4..].as_mut_ptr() as u64,
+                0,
+                0,
+            ];
+            // SAFETY: out-parameters are buffers of ours of sufficient size.
+            let result = unsafe { host::syscall(libc::SYS_wait4, arguments) };
+            let facts = if result > 0 {
+                bytes.to_vec()
+            } else {
+                Vec::new()
+            };
+            (result, facts)
+        })?;
+        if result == 0 && options as i32 & libc::WNOHANG == 0 {
+            return self.wait_for_child();
+        }
+        if result > 0 && facts.len() == bytes.len() {
+            if status != 0 {
+                memory::write(status, &facts[..4])?;
+            }
+            if usage != 0 {
+                memory::write(usage, &facts[4..])?;
+            }
+        }
+        Ok(result)
+    }
+
+    fn wait_for_child(&self) -> Outcome {
+        Err(Halt::Block(Wait {
+            on: WaitOn::Child,
+            deadline: None,
+        }))
+    }
+
+    pub(super) fn sys_waitid(&mut self, call: &mut Call) -> Outcome {
+        let [kind, id, info, options, usage, _] = call.arguments;
+        let mut bytes = [0u8; 128 + 144];
+        let (result, facts) = self.io.external_bytes(libc::SYS_waitid as u32, || {
+            let arguments = [
+                kind,
+                id,
+                bytes.as_mut_ptr() as u64,
+                options | libc::WNOHANG as u64,
+                bytes[128..].as_mut_ptr() as u64,
+                0,
+            ];
+            // SAFETY: out-parameters are buffers of ours of sufficient size.
+            let result = unsafe { host::syscall(libc::SYS_waitid, arguments) };
+            let facts = if result == 0 {
+                bytes.to_vec()
+            } else {
+                Vec::new()
+            };
+            (result, facts)
+        })?;
+        if result < 0 || facts.len() != bytes.len() {
+            return Ok(result);
+        }
+        // No signal number: no child has changed state.
+        if facts[..4] == [0; 4] && options as i32 & libc::WNOHANG == 0 {
+            return self.wait_for_child();
+        }
+        if info != 0 {
+            memory::write(info, &facts[..128])?;
+        }
+        if usage != 0 {
+            memory::write(usage, &facts[128..])?;
+        }
+        Ok(0)
+    }
+}
+
+/// Forks this process; the kernel's convention for errors.
+fn host_fork() -> i64 {
+    // A child inherits no pending signals, but keeps those sent to itself.
+    let pid = host_signals::held(|| {
+        // SAFETY: the vm has one thread, so the child finds every lock free.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            host_signals::forget();
+        }
+        pid
+    });
+    if pid < 0 {
+        -i64::from(
+            std::io::Error::last_os_error()
+                .raw_os_error()
+                .unwrap_or(libc::EAGAIN),
+        )
+    } else {
+        i64::from(pid)
+    }
+}
+
+/// A line from a vfork child (second) to its parent (first).
+fn line() -> Option<(OwnedFd, OwnedFd)> {
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors, owned by nobody else afterwards. Far
+    // from the numbers a program might be confused by.
+    unsafe {
+        if libc::socketpair(
+            libc::AF_UNIX,
+            libc::SOCK_STREAM | libc::SOCK_CLOEXEC,
+            0,
+            ends.as_mut_ptr(),
+        ) != 0
+        {
+            return None;
+        }
+        Some((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
+    }
+}
+
+fn send(fd: i32, mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        // SAFETY: a slice that lives across the call.
+        let sent =
+            unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+        match usize::try_from(sent) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {
+            }
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// Takes the pages a vfork child sends until it closes the line, and writes
+/// them. `None`: the child has not got that far yet.
+fn receive(fd: i32) -> Option<Vec<(u64, usize)>> {
+    let mut entry = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one entry, on the stack.
+    if unsafe { libc::poll(&mut entry, 1, 0) } == 0 {
+        return None;
+    }
+    let mut written = Vec::new();
+    let mut packet = vec![0; 8 + layout::PAGE as usize];
+    loop {
+        let mut length = 0;
+        while length < packet.len() {
+            // SAFETY: the rest of the buffer.
+            let got = unsafe {
+                libc::recv(
+                    fd,
+                    packet[length..].as_mut_ptr().cast(),
+                    packet.len() - length,
+                    0,
+                )
+            };
+            match got {
+                1.. => length += got as usize,
+                0 => return Some(written),
+                _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+                _ => return Some(written),
+            }
+        }
+        let mut address = [0; 8];
+        address.copy_from_slice(&packet[..8]);
+        let address = u64::from_le_bytes(address);
+        if memory::write(address, &packet[8..]).is_ok() {
+            written.push((address, layout::PAGE as usize));
+        }
+    }
 }
 
 impl Vm {
-    pub(super) fn clone_process(&mut self, _call: &Call) -> Outcome {
-        Err(Halt::Errno(libc::ENOSYS))
+    /// While recording: the number of a write to a standard stream that other
+    /// processes write to as well. `None` where there are none.
+    pub(super) fn order_output(&mut self) -> Result<Option<u64>, Error> {
+        let Some(tree) = self.tree.as_ref().filter(|tree| tree.ordered) else {
+            return Ok(None);
+        };
+        let number = self
+            .io
+            .external(tag::ORDER, || (tree.next_write() as i64, Vec::new()))?;
+        Ok(Some(number as u64))
+    }
+
+    pub(super) fn shows_output(&self) -> bool {
+        !self.muted && self.tree.as_ref().is_none_or(|tree| tree.shows_output())
+    }
+
+    pub(super) fn await_turn(&mut self, write: Option<u64>) -> Result<(), Error> {
+        match (&self.tree, write) {
+            (Some(tree), Some(write)) if !tree.await_turn(write) => Err(Error::ProcessFailed),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn had_turn(&mut self, write: Option<u64>) {
+        if let (Some(tree), Some(write)) = (&self.tree, write) {
+            tree.had_turn(write);
+        }
     }
 }

@@ -7,11 +7,11 @@
 
 use super::{RecordError, write_json};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -34,9 +34,24 @@ impl MappedFile {
     }
 }
 
-/// The recording's table of mapped files, shared by its processes.
+impl fmt::Display for MappedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let copied = if self.stored { ", copied" } else { "" };
+        write!(
+            f,
+            "{} ({} bytes, {}{copied})",
+            self.path().display(),
+            self.size,
+            self.hash
+        )
+    }
+}
+
+/// One process's table of mapped files; their copies are shared by all
+/// processes of the recording.
 pub struct Files {
     directory: PathBuf,
+    process: u32,
     list: Vec<MappedFile>,
 }
 
@@ -46,19 +61,22 @@ const STABLE: [&str; 8] = [
 ];
 
 impl Files {
-    pub fn create(directory: &Path) -> Self {
+    pub fn create(directory: &Path, process: u32) -> Self {
         Files {
             directory: directory.to_path_buf(),
+            process,
             list: Vec::new(),
         }
     }
 
     fn table(&self) -> PathBuf {
-        self.directory.join("files.json")
+        self.directory
+            .join(self.process.to_string())
+            .join("files.json")
     }
 
-    pub fn open(directory: &Path) -> Result<Self, RecordError> {
-        let mut files = Files::create(directory);
+    pub fn open(directory: &Path, process: u32) -> Result<Self, RecordError> {
+        let mut files = Files::create(directory, process);
         let path = files.table();
         match fs::read(&path) {
             Ok(text) => {
@@ -66,6 +84,8 @@ impl Files {
                     .map_err(|error| RecordError::damaged(&path, &error.to_string()))?;
                 Ok(files)
             }
+            // A process that mapped nothing has no table.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(files),
             Err(error) => Err(RecordError::read(&path, error)),
         }
     }
@@ -94,7 +114,7 @@ impl Files {
         let stable = STABLE.iter().any(|prefix| path.starts_with(prefix));
         let store = writable || !stable;
         if store {
-            self.store(path, file, &hash)?;
+            self.store(file, &hash)?;
         }
         self.list.push(MappedFile {
             path: name.to_vec(),
@@ -110,8 +130,10 @@ impl Files {
         self.directory.join("files").join(hash)
     }
 
-    fn store(&self, path: &Path, file: &File, hash: &str) -> Result<(), RecordError> {
+    fn store(&self, file: &File, hash: &str) -> Result<(), RecordError> {
         let target = self.stored_path(hash);
+        // Another process of the tree may be storing the same file.
+        let temporary = target.with_extension(self.process.to_string());
         let folder = self.directory.join("files");
         fs::DirBuilder::new()
             .mode(0o700)
@@ -123,12 +145,11 @@ impl Files {
             .create(true)
             .truncate(true)
             .mode(0o600)
-            .open(&target)
-            .map_err(|error| RecordError::write(&target, error))?;
-        let mut source = reopen(path, file)?;
-        std::io::copy(&mut source, &mut copy)
-            .map_err(|error| RecordError::write(&target, error))?;
-        Ok(())
+            .open(&temporary)
+            .map_err(|error| RecordError::write(&temporary, error))?;
+        std::io::copy(&mut Contents::of(file), &mut copy)
+            .map_err(|error| RecordError::write(&temporary, error))?;
+        fs::rename(&temporary, &target).map_err(|error| RecordError::write(&target, error))
     }
 
     /// Opens the file that was mapped in the recorded run, checked.
@@ -166,9 +187,9 @@ impl Files {
             if self.list[index].stored {
                 continue;
             }
-            let (path, file) = self.open_mapped(index as FileIndex)?;
+            let (_, file) = self.open_mapped(index as FileIndex)?;
             let hash = self.list[index].hash.clone();
-            self.store(&path, &file, &hash)?;
+            self.store(&file, &hash)?;
             self.list[index].stored = true;
             packed += 1;
         }
@@ -177,14 +198,29 @@ impl Files {
     }
 }
 
-/// A second handle with a position of its own.
-fn reopen(path: &Path, file: &File) -> Result<File, RecordError> {
-    File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))
-        .map_err(|error| RecordError::read(path, error))
+/// Reads a whole file by position. A second handle would drop the process's
+/// record locks on the file when it is closed.
+struct Contents<'a> {
+    file: &'a File,
+    position: u64,
+}
+
+impl<'a> Contents<'a> {
+    fn of(file: &'a File) -> Self {
+        Contents { file, position: 0 }
+    }
+}
+
+impl Read for Contents<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.file.read_at(buffer, self.position)?;
+        self.position += count as u64;
+        Ok(count)
+    }
 }
 
 fn hash_file(path: &Path, file: &File) -> Result<(u64, String), RecordError> {
-    let mut source = reopen(path, file)?;
+    let mut source = Contents::of(file);
     let mut hash = Xxh3::new();
     let mut buffer = vec![0; 1 << 18];
     let mut size = 0;

@@ -2,6 +2,7 @@
 
 use super::RecordError;
 use super::stream::{StreamReader, StreamWriter, put_bytes, put_number, put_signed};
+use std::fmt;
 use std::path::Path;
 
 /// The result of one thing done outside: a number and the bytes that were
@@ -12,6 +13,12 @@ pub struct Effect {
     pub tag: u32,
     pub result: i64,
     pub writes: Vec<(u64, Vec<u8>)>,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}", crate::io::describe(self.tag), self.result)
+    }
 }
 
 pub struct InputWriter {

@@ -4,7 +4,9 @@
 //! | file | what |
 //! | --- | --- |
 //! | `manifest.json` | format, program, arguments, environment, schedule policy and seed |
-//! | `files.json` | files the program mapped, by hash; contents under `files/` where the original may change |
+//! | `files/` | copies of mapped files whose original may change, by hash |
+//! | `N/process.json` | for process N: its parent |
+//! | `N/files.json` | for process N: files it mapped, by hash |
 //! | `N/schedule` | for process N: which thread ran for how many instructions, with a check of its state |
 //! | `N/inputs` | for process N: what came from outside, in order |
 //!
@@ -234,12 +236,71 @@ impl Recording {
     /// Makes the directory of a process.
     pub fn create_process(&self, number: u32) -> Result<PathBuf, RecordError> {
         let path = self.process(number);
-        fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(|error| RecordError::write(&path, error))?;
+        create_folder(&path)?;
         Ok(path)
     }
+
+    /// The numbers of all processes, ascending.
+    pub fn processes(&self) -> Vec<u32> {
+        let mut numbers: Vec<u32> = fs::read_dir(&self.directory)
+            .into_iter()
+            .flatten()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// The processes from the first one down to `number`, each forked by the
+    /// one before.
+    pub fn path_to(&self, number: u32) -> Result<Vec<u32>, RecordError> {
+        let mut path = vec![number];
+        let mut at = number;
+        while at != 0 {
+            let folder = self.process(at);
+            let facts = ProcessFacts::read(&folder)?;
+            // A child's number is always larger than its parent's.
+            if facts.number != at || facts.parent >= at {
+                return Err(RecordError::damaged(
+                    &folder.join("process.json"),
+                    "it does not describe this process",
+                ));
+            }
+            at = facts.parent;
+            path.push(at);
+        }
+        path.reverse();
+        Ok(path)
+    }
+}
+
+/// What is known of a process besides its streams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessFacts {
+    pub number: u32,
+    /// The number of the process that forked it.
+    pub parent: u32,
+}
+
+impl ProcessFacts {
+    pub fn write(&self, folder: &Path) -> Result<(), RecordError> {
+        write_json(&folder.join("process.json"), self)
+    }
+
+    pub fn read(folder: &Path) -> Result<Self, RecordError> {
+        let path = folder.join("process.json");
+        let text = fs::read(&path).map_err(|error| RecordError::read(&path, error))?;
+        serde_json::from_slice(&text)
+            .map_err(|error| RecordError::damaged(&path, &error.to_string()))
+    }
+}
+
+/// Makes a directory that only its owner can read.
+pub fn create_folder(path: &Path) -> Result<(), RecordError> {
+    fs::DirBuilder::new()
+        .mode(0o700)
+        .create(path)
+        .map_err(|error| RecordError::write(path, error))
 }
 
 /// Writes a small JSON file whole or not at all.

@@ -7,8 +7,11 @@
 
 mod pct;
 mod random;
+mod recorded;
 mod round_robin;
 mod sequencer;
+
+pub use recorded::Recorded;
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,6 +25,8 @@ pub enum SliceEnd {
     Yielded,
     /// A sequencer was passed (only for policies that ask for it).
     Sequencer,
+    /// A signal came from outside.
+    Interrupted,
     Blocked,
     Exited,
 }

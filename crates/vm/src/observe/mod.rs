@@ -7,8 +7,12 @@
 //! an observer sees one total order of events. Observing never changes the
 //! execution: counts, addresses and schedules are the same with and without.
 
+pub(crate) mod complex;
+
 use crate::context::Registers;
 use race::Moment;
+use std::ops::Range;
+use std::path::Path;
 
 /// What an observer wants to be told.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -16,8 +20,6 @@ pub struct Interest {
     /// Every access to memory by an instruction, stack bookkeeping (push, pop,
     /// call, return) excepted.
     pub accesses: bool,
-    /// Calls of the malloc family, found by symbol.
-    pub allocations: bool,
 }
 
 /// One access to memory.
@@ -42,19 +44,6 @@ pub struct SyscallEvent {
     pub result: i64,
 }
 
-/// One call of an allocator, when it has returned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AllocationEvent {
-    Allocated {
-        address: u64,
-        size: u64,
-    },
-    /// Told when the call is made, before the allocator touches the block.
-    Freed {
-        address: u64,
-    },
-}
-
 /// Everything that happens between threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ThreadEvent {
@@ -77,13 +66,40 @@ pub enum ThreadEvent {
     },
 }
 
+/// What an observer wants after a hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterHook {
+    Nothing,
+    /// Tell me when this function returns.
+    TellReturn,
+}
+
 /// Receives the events of an execution in their one total order.
+///
+/// Functions are followed by address: whenever code of a file is mapped, an
+/// observer names the addresses it wants to see reached (the entry of
+/// `malloc`, say), and asks there to be told of the return as well.
 pub trait Observer {
     fn interest(&self) -> Interest;
     fn accesses(&mut self, _batch: &[AccessEvent]) {}
+    /// The kernel read or wrote guest memory on behalf of the current thread.
+    fn kernel_access(&mut self, _moment: Moment, _address: u64, _size: u64, _write: bool) {}
     fn syscall(&mut self, _event: &SyscallEvent, _registers: &Registers) {}
-    fn allocation(&mut self, _moment: Moment, _event: AllocationEvent) {}
     fn thread(&mut self, _moment: Moment, _event: ThreadEvent) {}
+    /// Executable code of a file appeared; returns the addresses to hook.
+    fn code_mapped(&mut self, _range: Range<u64>, _path: &Path, _offset: u64) -> Vec<u64> {
+        Vec::new()
+    }
+    /// A range of memory was unmapped or mapped anew.
+    fn unmapped(&mut self, _moment: Moment, _range: Range<u64>) {}
+    /// A hooked address is about to be executed.
+    fn hook(&mut self, _moment: Moment, _registers: &Registers) -> AfterHook {
+        AfterHook::Nothing
+    }
+    /// The function hooked at `function` has returned.
+    fn returned(&mut self, _moment: Moment, _function: u64, _registers: &Registers) {}
+    /// For taking the observer back with its findings.
+    fn into_any(self: Box<Self>) -> Box<dyn std::any::Any>;
 }
 
 /// A static access in translated code; ring records name it by index.
@@ -121,7 +137,3 @@ impl Sites {
         self.list.clear();
     }
 }
-
-/// Works out the accesses of an instruction whose addresses or extent depend
-/// on the machine's state.
-pub(crate) fn complex_access(_vm: &mut crate::machine::Vm) {}

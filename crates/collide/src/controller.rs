@@ -1,0 +1,226 @@
+//! Holds the sampling rate or the overhead where the user wants it (paper 002,
+//! section 3.1.2, which holds a rate only).
+//!
+//! The cost of sampling is measured, not assumed: the time threads were
+//! stopped, the CPU time of holder and front end that was not spent while a
+//! thread was stopped anyway, and the traps. Time stopped counts in full, as
+//! if everybody had waited, because at a lock or barrier everybody does; only
+//! long waits, which end early when nobody makes progress, are divided by the
+//! number of CPUs the program keeps busy. Long waits have a share of their own
+//! and are shortened when it is used up; the pace follows what the rest costs.
+
+/// What the user asked for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Goal {
+    /// Samples per second, whatever they cost.
+    Rate(f64),
+    /// Share of the program's time.
+    Overhead(f64),
+}
+
+/// What one interval cost.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Interval {
+    pub seconds: f64,
+    /// CPU seconds of both processes, without those spent while a thread was
+    /// held anyway.
+    pub tool_cpu: f64,
+    /// Seconds threads were stopped for short.
+    pub short_stops: f64,
+    /// Seconds threads were stopped longer than a millisecond.
+    pub long_stops: f64,
+    /// Breakpoints and data breakpoints hit.
+    pub traps: u64,
+    pub samples: u64,
+    /// CPU seconds the program used.
+    pub program_cpu: f64,
+    pub cpus: f64,
+}
+
+/// Seconds a trap costs beyond the time its thread is seen to be stopped:
+/// entry, signal, wake-up of the holder and back.
+const TRAP: f64 = 8e-6;
+/// Seconds between two settings of the pace: long enough to see what the last
+/// one did.
+const SETTING: f64 = 0.4;
+/// The share of the goal that long waits may use.
+const LONG_SHARE: f64 = 0.35;
+
+#[derive(Debug, Clone)]
+pub struct Controller {
+    goal: Goal,
+    /// Breakpoints planted at live code per second.
+    pace: f64,
+    /// Averages over about a second.
+    overhead: f64,
+    long: f64,
+    rate: f64,
+    age: f64,
+    /// Since the pace was last set: seconds, cost without long waits, samples.
+    since: (f64, f64, f64),
+}
+
+impl Controller {
+    pub fn new(goal: Goal) -> Controller {
+        let pace = match goal {
+            Goal::Rate(rate) => rate,
+            Goal::Overhead(share) => (share * 4000.0).clamp(1.0, 500.0),
+        };
+        Controller {
+            goal,
+            pace,
+            overhead: 0.0,
+            long: 0.0,
+            rate: 0.0,
+            age: 0.0,
+            since: (0.0, 0.0, 0.0),
+        }
+    }
+
+    /// Takes in what the last interval cost and sets the pace anew.
+    pub fn measure(&mut self, interval: &Interval) {
+        if interval.seconds <= 0.0 {
+            return;
+        }
+        let parallel = (interval.program_cpu / interval.seconds).max(1.0);
+        let long = interval.long_stops / parallel / interval.seconds;
+        let cost = (interval.short_stops + interval.traps as f64 * TRAP) / interval.seconds
+            + long
+            + interval.tool_cpu / interval.seconds / interval.cpus.max(1.0);
+        // Averages over about a second; at the beginning over what there is.
+        self.age += interval.seconds;
+        let weight = (interval.seconds / self.age.min(1.0)).min(1.0);
+        self.overhead += weight * (cost - self.overhead);
+        self.long += weight * (long - self.long);
+        self.rate += weight * (interval.samples as f64 / interval.seconds - self.rate);
+        self.since.0 += interval.seconds;
+        self.since.1 += (cost - long) * interval.seconds;
+        self.since.2 += interval.samples as f64;
+        if self.since.0 >= SETTING {
+            self.set_pace();
+        }
+    }
+
+    fn set_pace(&mut self) {
+        let (seconds, cost, samples) = std::mem::take(&mut self.since);
+        let (factor, lowest, highest) = match self.goal {
+            Goal::Rate(rate) if rate > 0.0 => {
+                (rate / (samples / seconds).max(rate / 2.0), 1.0, rate * 4.0)
+            }
+            Goal::Rate(_) => (0.0, 0.0, 0.0),
+            Goal::Overhead(share) => {
+                let left = share - self.long.min(share * LONG_SHARE);
+                let factor = left / (cost / seconds).max(left / 2.0);
+                (factor, (share * 200.0).clamp(1.0, 20.0), 5000.0)
+            }
+        };
+        self.pace = (self.pace * factor.clamp(0.6, 1.4)).clamp(lowest, highest);
+    }
+
+    /// Breakpoints to plant at live code per second.
+    pub fn pace(&self) -> f64 {
+        self.pace
+    }
+
+    /// Locations that may be swept or stand cold in an interval, by what is
+    /// left of the goal. `each` is the cost of one in CPU seconds.
+    pub fn allowance(&self, seconds: f64, each: f64, cpus: f64) -> usize {
+        let share = match self.goal {
+            Goal::Rate(rate) if rate <= 0.0 => return 0,
+            Goal::Rate(_) => 0.05,
+            Goal::Overhead(share) => share,
+        };
+        let left = match self.goal {
+            Goal::Rate(_) => share,
+            // A sweep may always use a fifth, so that it comes to an end.
+            Goal::Overhead(_) => (share - self.overhead).max(share / 5.0),
+        };
+        (left * seconds * cpus / each) as usize
+    }
+
+    /// Long waits have used up their share for now.
+    pub fn spare_long_waits(&self) -> bool {
+        self.long > self.goal_share() * LONG_SHARE
+    }
+
+    /// The share of the time that may be spent on waits: of the goal, or of
+    /// the default goal where a rate is asked for.
+    pub fn goal_share(&self) -> f64 {
+        match self.goal {
+            Goal::Overhead(share) => share,
+            Goal::Rate(_) => 0.05,
+        }
+    }
+
+    pub fn overhead(&self) -> f64 {
+        self.overhead
+    }
+
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program in which every sample costs `each` seconds.
+    fn settle(goal: Goal, each: f64) -> Controller {
+        let mut controller = Controller::new(goal);
+        for _ in 0..200 {
+            let samples = (controller.pace() * 0.1) as u64;
+            controller.measure(&Interval {
+                seconds: 0.1,
+                short_stops: samples as f64 * each,
+                samples,
+                program_cpu: 0.2,
+                cpus: 2.0,
+                ..Interval::default()
+            });
+        }
+        controller
+    }
+
+    #[test]
+    fn overhead_settles_at_the_goal() {
+        for each in [20e-6, 100e-6, 1e-3] {
+            let controller = settle(Goal::Overhead(0.05), each);
+            assert!(
+                (0.035..0.065).contains(&controller.overhead()),
+                "{each}: {controller:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn rate_settles_at_the_goal() {
+        let controller = settle(Goal::Rate(300.0), 1e-4);
+        assert!(
+            (250.0..350.0).contains(&controller.rate()),
+            "{controller:?}"
+        );
+    }
+
+    #[test]
+    fn rate_zero_plants_nothing() {
+        let controller = settle(Goal::Rate(0.0), 1e-4);
+        assert_eq!(controller.pace(), 0.0);
+        assert_eq!(controller.allowance(1.0, 1e-6, 2.0), 0);
+    }
+
+    #[test]
+    fn long_waits_have_a_share_of_their_own() {
+        let mut controller = Controller::new(Goal::Overhead(0.05));
+        for _ in 0..20 {
+            controller.measure(&Interval {
+                seconds: 0.1,
+                long_stops: 0.01,
+                program_cpu: 0.1,
+                cpus: 2.0,
+                ..Interval::default()
+            });
+        }
+        assert!(controller.spare_long_waits());
+    }
+}

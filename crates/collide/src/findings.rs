@@ -1,0 +1,319 @@
+//! The races found so far: catches merged by fingerprint, and the labels of
+//! paper 002, section 3.3.
+//!
+//! Nothing is hidden: a race that fits a pattern of harmless ones is labelled
+//! and comes last. A reference count is told from a statistics counter as in
+//! the paper, by whether the value ever goes down.
+
+use crate::pattern::Usage;
+use crate::scope::Pattern;
+use crate::wire::{Catch, Opponent};
+use crate::witness::{Side, Witness, number};
+use race::{Access, AccessKind, Evidence, Fingerprint, Race, labels};
+use std::collections::HashMap;
+
+/// Catches on one location before its values are taken to tell a counter.
+const SEVERAL: usize = 3;
+
+/// What has been seen of one location over all its races.
+#[derive(Debug, Default)]
+struct History {
+    increments: bool,
+    decrements: bool,
+    /// Written in another way than by counting.
+    other_writes: bool,
+    /// Values in the order in which they were seen, none if they ever went
+    /// down.
+    last: u64,
+    went_down: bool,
+    went_up: bool,
+    catches: usize,
+}
+
+struct Finding {
+    race: Race,
+    location: String,
+    usages: Vec<(Usage, AccessKind)>,
+    /// Bits seen to change.
+    changed: u64,
+}
+
+/// Where the two threads of a catch stood; the same pair again needs no
+/// names.
+type Pair = (u32, u64, Option<(u64, bool)>);
+
+/// What is known of such a pair: the race, and how each side uses the
+/// location.
+#[derive(Clone, Copy)]
+struct Known {
+    /// None: both sides synchronise.
+    finding: Option<usize>,
+    usages: [(Usage, AccessKind); 2],
+    sides: usize,
+}
+
+#[derive(Default)]
+pub struct Findings {
+    found: Vec<Finding>,
+    known: HashMap<Pair, Known>,
+    by_fingerprint: HashMap<Fingerprint, usize>,
+    histories: HashMap<String, History>,
+    special: Vec<Pattern>,
+    pub catches: u64,
+}
+
+impl Findings {
+    /// `special` are variables on which races are expected.
+    pub fn new(special: Vec<Pattern>) -> Findings {
+        Findings {
+            special,
+            ..Findings::default()
+        }
+    }
+
+    pub fn races(&self) -> usize {
+        self.found.len()
+    }
+
+    /// Takes in a catch. False if both sides synchronise, by what they are or
+    /// by what the variable is declared to be, so that it is no data race
+    /// (paper 002, section 2.1).
+    pub fn take(&mut self, catch: &Catch, witness: &Witness<'_>) -> bool {
+        let location = match witness.variable(catch.address) {
+            Some(name) => name,
+            None => format!("{:#x}", catch.address),
+        };
+        let opponents: Vec<Option<&Opponent>> = if catch.opponents.is_empty() {
+            vec![None]
+        } else {
+            catch.opponents.iter().map(Some).collect()
+        };
+        if witness.meant_to_be_shared(catch.address) {
+            return false;
+        }
+        let mut held = None;
+        let mut any = false;
+        for opponent in opponents {
+            let pair = (
+                catch.space,
+                catch.registers.rip,
+                opponent.map(|other| (other.registers.rip, other.in_kernel)),
+            );
+            let known = match self.known.get(&pair) {
+                Some(known) => *known,
+                None => {
+                    let held = held.get_or_insert_with(|| witness.held(catch));
+                    let other = opponent.map(|opponent| witness.opponent(catch, opponent));
+                    let known = self.name(catch, held, other, witness, &location);
+                    self.known.insert(pair, known);
+                    known
+                }
+            };
+            let Some(at) = known.finding else {
+                continue;
+            };
+            any = true;
+            let finding = &mut self.found[at];
+            finding.race.instances += 1;
+            finding.changed |= changed_bits(catch);
+            add_core(&mut finding.race, catch);
+            self.observe(&location, catch, &known.usages[..known.sides]);
+        }
+        self.catches += u64::from(any);
+        any
+    }
+
+    fn observe(&mut self, location: &str, catch: &Catch, usages: &[(Usage, AccessKind)]) {
+        let history = self.histories.entry(location.to_string()).or_default();
+        history.catches += 1;
+        for (usage, kind) in usages {
+            match usage {
+                Usage::Increment => history.increments = true,
+                Usage::Decrement => history.decrements = true,
+                _ => history.other_writes |= *kind == AccessKind::Write,
+            }
+        }
+        if let (Some(before), Some(after)) = (number(&catch.before), number(&catch.after)) {
+            let floor = if history.catches == 1 {
+                before
+            } else {
+                history.last
+            };
+            history.went_down |= before < floor || after < before;
+            history.went_up |= after > before || before > floor;
+            history.last = after;
+        }
+    }
+
+    /// Finds the race a new pair belongs to, or makes one, with no instances
+    /// yet.
+    fn name(
+        &mut self,
+        catch: &Catch,
+        held: &Side,
+        opponent: Option<Side>,
+        witness: &Witness<'_>,
+        location: &str,
+    ) -> Known {
+        let own = (held.usage, held.access.kind);
+        let usages = [
+            own,
+            opponent
+                .as_ref()
+                .map_or(own, |side| (side.usage, side.access.kind)),
+        ];
+        let sides = 1 + usize::from(opponent.is_some());
+        // An unseen writer of a location that is accessed atomically is no
+        // proof of anything.
+        let other_synchronises = opponent.as_ref().is_none_or(|side| side.synchronises);
+        if held.synchronises && other_synchronises {
+            return Known {
+                finding: None,
+                usages,
+                sides,
+            };
+        }
+        let mixed = opponent
+            .as_ref()
+            .is_some_and(|side| side.synchronises != held.synchronises);
+        let unknown = opponent.is_none();
+        let second = opponent.map_or_else(Access::unseen, |side| side.access);
+        let mut race = Race::new(0, 0, [held.access.clone(), second]);
+        let known = |finding| Known {
+            finding: Some(finding),
+            usages,
+            sides,
+        };
+        if let Some(at) = self.by_fingerprint.get(&race.fingerprint) {
+            return known(*at);
+        }
+        race.place = Some(witness.place(catch.address));
+        if mixed {
+            race.labels.push(labels::MIXED_ATOMIC.into());
+        }
+        if unknown {
+            race.labels.push(labels::UNKNOWN_WRITER.into());
+            race.explanation = Some(
+                "the value changed while the thread stood before its access; who wrote it was not seen (another mapping of the memory, another process, the kernel, a device, or no debug register was free)"
+                    .into(),
+            );
+        }
+        let at = self.found.len();
+        self.by_fingerprint.insert(race.fingerprint.clone(), at);
+        self.found.push(Finding {
+            race,
+            location: location.to_string(),
+            usages: usages[..sides].to_vec(),
+            changed: 0,
+        });
+        known(at)
+    }
+
+    /// All races with their labels, in report order: those that fit a pattern
+    /// of harmless ones last.
+    pub fn finish(&self) -> Vec<Race> {
+        let seen = |finding: &Finding| finding.usages.len() == 2;
+        let mut races: Vec<Race> = self
+            .found
+            .iter()
+            // An unseen writer adds nothing where one has been seen.
+            .filter(|finding| {
+                seen(finding)
+                    || !self.found.iter().any(|other| {
+                        seen(other)
+                            && other.location == finding.location
+                            && other
+                                .race
+                                .accesses
+                                .iter()
+                                .any(|access| access.site == finding.race.accesses[0].site)
+                    })
+            })
+            .map(|finding| {
+                let mut race = finding.race.clone();
+                race.labels
+                    .extend(self.labels(finding).into_iter().map(String::from));
+                race
+            })
+            .collect();
+        races.sort_by_key(|race| (race.is_set_aside(), u64::MAX - race.instances));
+        for (race, id) in races.iter_mut().zip(1..) {
+            race.id = id;
+        }
+        races
+    }
+
+    fn labels(&self, finding: &Finding) -> Vec<&'static str> {
+        let mut found = Vec::new();
+        if let Some(history) = self.histories.get(&finding.location) {
+            let counts = finding
+                .usages
+                .iter()
+                .any(|(usage, _)| matches!(usage, Usage::Increment | Usage::Decrement));
+            let goes_down = history.decrements || history.went_down;
+            let only_counted = !history.other_writes;
+            if counts && history.increments && history.decrements {
+                found.push(labels::REFERENCE_COUNT);
+            } else if counts
+                && only_counted
+                && !goes_down
+                && history.went_up
+                && history.catches >= SEVERAL
+            {
+                found.push(labels::STATISTICS_COUNTER);
+            }
+        }
+        if disjoint_bits(finding) {
+            found.push(labels::DISJOINT_BITS);
+        }
+        let name = finding
+            .location
+            .split(['+', '.', '['])
+            .next()
+            .unwrap_or_default();
+        if self
+            .special
+            .iter()
+            .any(|pattern| pattern.matches(name) || pattern.matches(&finding.location))
+        {
+            found.push(labels::SPECIAL_VARIABLE);
+        }
+        found
+    }
+}
+
+/// A reader that looks at other bits than the writer changes. Two writers are
+/// never safe: each writes the other's bits back as they were.
+fn disjoint_bits(finding: &Finding) -> bool {
+    let [one, other] = finding.usages.as_slice() else {
+        return false;
+    };
+    let (tested, updated) = match (one, other) {
+        ((Usage::TestsBits(tested), AccessKind::Read), (Usage::UpdatesBits(bits), _)) => {
+            (tested, bits)
+        }
+        ((Usage::UpdatesBits(bits), _), (Usage::TestsBits(tested), AccessKind::Read)) => {
+            (tested, bits)
+        }
+        _ => return false,
+    };
+    tested & updated == 0 && tested & finding.changed == 0
+}
+
+fn changed_bits(catch: &Catch) -> u64 {
+    match (number(&catch.before), number(&catch.after)) {
+        (Some(before), Some(after)) => before ^ after,
+        _ => u64::MAX,
+    }
+}
+
+fn add_core(race: &mut Race, catch: &Catch) {
+    if let Some(core) = &catch.core {
+        race.evidence.push(Evidence {
+            id: race.evidence.len() as u32 + 1,
+            text: format!("core file of the process at the catch: {core}"),
+            instance: None,
+            replay: None,
+        });
+    }
+}

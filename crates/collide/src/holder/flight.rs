@@ -1,0 +1,471 @@
+//! A sample in flight: one thread held right before its access while others
+//! may collide with it (paper 002, sections 3.2.1 to 3.2.3).
+//!
+//! Data breakpoints are armed before the first value is read, so that a
+//! change between the two reads without a hit can only come from where
+//! breakpoints do not see: another mapping of the same memory, another
+//! process, the kernel or a device.
+
+use super::ptrace::{self, Registers, Tid};
+use super::space::Planted;
+use super::watch::{self, Hit, Trap};
+use super::{Holder, task};
+use crate::instruction::{self, Direction, Operand};
+use crate::wire::{Catch, Event, Opponent, Outcome, Pick, RegisterFile};
+use std::time::{Duration, Instant};
+
+/// In long waits the holder looks this often whether anybody makes progress.
+const LOOK: Duration = Duration::from_millis(1);
+/// CPU time below which a process counts as standing still between two looks.
+const STANDSTILL: u64 = 10_000;
+/// Bytes of stack that go with a catch.
+const STACK_BYTES: usize = 65536;
+/// Hits kept of one flight: one per opposing site is what is reported.
+const MOST_HITS: usize = 4;
+
+pub struct Flight {
+    pub tid: Tid,
+    space: u32,
+    pick: Pick,
+    operand: Operand,
+    registers: RegisterFile,
+    before: Vec<u8>,
+    slots: Vec<usize>,
+    /// Spaces that see the same memory, this one first.
+    partners: Vec<u32>,
+    since: Instant,
+    begun: Instant,
+    deadline: Instant,
+    look: Instant,
+    cpu: u64,
+    stalled: bool,
+    hits: Vec<Hit>,
+}
+
+impl Flight {
+    /// When the holder has to look at it next.
+    pub fn next_look(&self) -> Instant {
+        if self.hits.is_empty() {
+            self.deadline.min(self.look)
+        } else {
+            self.begun
+        }
+    }
+}
+
+impl Holder {
+    pub(super) fn begin_flight(
+        &mut self,
+        tid: Tid,
+        space_id: u32,
+        planted: &Planted,
+        registers: &Registers,
+        now: Instant,
+    ) {
+        let pick = planted.pick;
+        let file = RegisterFile::from(registers);
+        match self.prepare_flight(tid, space_id, planted, &file, now) {
+            Some(flight) => {
+                self.count_held(Instant::now());
+                self.flights.push(flight);
+            }
+            None => {
+                self.run_on(tid, 0);
+                let stopped = now.elapsed().as_nanos() as u64;
+                self.note_end(&pick, Outcome::Passed, planted.since, now, stopped, false);
+            }
+        }
+    }
+
+    fn prepare_flight(
+        &mut self,
+        tid: Tid,
+        space_id: u32,
+        planted: &Planted,
+        file: &RegisterFile,
+        now: Instant,
+    ) -> Option<Flight> {
+        let pick = planted.pick;
+        let code = &pick.bytes[..usize::from(pick.length)];
+        let instruction = instruction::decode(code, pick.address)?;
+        let operands = self.analyser.operands(&instruction, file, pick.frame);
+        if operands.is_empty() {
+            return None;
+        }
+        let chosen = (self.random() % operands.len() as u64) as usize;
+        let operand = operands[chosen];
+        let mapping = self
+            .spaces
+            .get_mut(&space_id)?
+            .mapping(operand.address, now)?;
+        if mapping.is_device() {
+            return None;
+        }
+        // Time in which somebody was held does not count: else waits would
+        // make code look rare, and so grow.
+        self.count_held(now);
+        let held = Duration::from_nanos(self.held - planted.held);
+        let stood = now.duration_since(planted.since).saturating_sub(held);
+        let wait = self.delay(&pick, stood);
+        if wait.is_zero() {
+            return None;
+        }
+        let mut views = vec![(space_id, operand.address)];
+        if mapping.shared {
+            for (id, space) in &mut self.spaces {
+                if *id != space_id
+                    && let Some(address) = space.shared_address(&mapping, operand.address, now)
+                {
+                    views.push((*id, address));
+                }
+            }
+        }
+        let slots = self.arm(tid, &operand, &views);
+        let size = operand.size as usize;
+        let before = self.spaces.get(&space_id)?.read(operand.address, size);
+        if before.len() != size {
+            // The access is about to fault: the program's own affair.
+            self.free_slots(&slots);
+            return None;
+        }
+        let group = self.tasks.get(&tid).map_or(tid, |task| task.group);
+        let begun = Instant::now();
+        Some(Flight {
+            tid,
+            space: space_id,
+            pick,
+            operand,
+            registers: *file,
+            before,
+            slots,
+            partners: views.iter().map(|(id, _)| *id).collect(),
+            since: planted.since,
+            begun: now,
+            deadline: begun + wait,
+            look: begun + LOOK,
+            cpu: if wait > LOOK {
+                task::cpu_time(group)
+            } else {
+                0
+            },
+            stalled: false,
+            hits: Vec::new(),
+        })
+    }
+
+    /// How long to hold a thread: a random part of the longest time allowed.
+    /// That is what the front end grants the site, but no more than the set
+    /// share of the time for which its breakpoint stood: a site that runs
+    /// once a second may be held for a thousand times longer than one that
+    /// runs once a millisecond, at the same cost to the program.
+    fn delay(&mut self, pick: &Pick, stood: Duration) -> Duration {
+        let granted = Duration::from_micros(u64::from(pick.delay));
+        let earned = stood * self.share / 1_000_000;
+        let longest = granted.min(earned.max(self.short));
+        let part = 256 + (self.random() % 768) as u32;
+        longest * part / 1024
+    }
+
+    fn arm(&mut self, tid: Tid, operand: &Operand, views: &[(u32, u64)]) -> Vec<usize> {
+        let trap = match operand.direction {
+            Direction::Read => Trap::Writes,
+            Direction::Write => Trap::ReadsAndWrites,
+        };
+        let per_cpu = self.watch.scope() == watch::Scope::PerCpu;
+        let mut addresses: Vec<u64> = views.iter().map(|(_, address)| *address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        let free = self.watch.free();
+        let (pieces, _) = watch::pieces(operand.address, operand.size, free);
+        let mut slots = Vec::new();
+        for piece in pieces {
+            let offset = piece.address - operand.address;
+            if per_cpu {
+                for address in &addresses {
+                    let at = address + offset;
+                    slots.extend(self.watch.arm(trap, piece.length, &[], at));
+                }
+            } else {
+                let threads: Vec<(Tid, u64)> = self
+                    .tasks
+                    .iter()
+                    .filter(|(other, _)| **other != tid)
+                    .filter_map(|(other, task)| {
+                        let (_, address) = views.iter().find(|(id, _)| *id == task.space)?;
+                        Some((*other, address + offset))
+                    })
+                    .collect();
+                slots.extend(self.watch.arm(trap, piece.length, &threads, 0));
+            }
+        }
+        slots
+    }
+
+    fn free_slots(&mut self, slots: &[usize]) {
+        for slot in slots {
+            self.watch.disarm(*slot);
+        }
+        self.collect_hits();
+        for slot in slots {
+            self.watch.release(*slot);
+        }
+    }
+
+    /// Moves hits from the rings to the flights they belong to.
+    pub(super) fn collect_hits(&mut self) {
+        if !self.watch.any_hit() {
+            return;
+        }
+        let mut hits = Vec::new();
+        self.watch.drain(|hit| hits.push(hit));
+        for hit in hits {
+            let space = self
+                .tasks
+                .get(&hit.tid)
+                .or_else(|| self.tasks.values().find(|task| task.group == hit.pid))
+                .map(|task| task.space);
+            let Some(space) = space else {
+                // Another process of the machine with something at the same
+                // address (per-CPU breakpoints see all of them).
+                continue;
+            };
+            if let Some(flight) = self
+                .flights
+                .iter_mut()
+                .find(|flight| flight.slots.contains(&hit.slot))
+                && flight.tid != hit.tid
+                && flight.partners.contains(&space)
+                && flight.hits.len() < MOST_HITS
+                && !flight
+                    .hits
+                    .iter()
+                    .any(|other| other.tid == hit.tid && other.registers[8] == hit.registers[8])
+            {
+                flight.hits.push(hit);
+            }
+        }
+    }
+
+    pub(super) fn end_flights(&mut self, now: Instant) {
+        let mut at = 0;
+        while at < self.flights.len() {
+            if self.flights[at].next_look() > now {
+                at += 1;
+                continue;
+            }
+            let flight = &self.flights[at];
+            if flight.hits.is_empty() && flight.deadline > now && !self.standstill(at, now) {
+                at += 1;
+                continue;
+            }
+            self.count_held(now);
+            let flight = self.flights.swap_remove(at);
+            self.land(flight);
+        }
+    }
+
+    pub(super) fn end_all_flights(&mut self) {
+        while let Some(flight) = self.flights.pop() {
+            self.land(flight);
+        }
+    }
+
+    /// Whether everybody waits for the held thread. Threads that sleep for a
+    /// time or wait for input are not held up by it.
+    fn standstill(&mut self, at: usize, now: Instant) -> bool {
+        let flight = &self.flights[at];
+        let tid = flight.tid;
+        let group = self.tasks.get(&tid).map_or(tid, |task| task.group);
+        let cpu = task::cpu_time(group);
+        let still = cpu.saturating_sub(flight.cpu) < STANDSTILL;
+        let held_up = still
+            && self
+                .tasks
+                .iter()
+                .filter(|(other, task)| task.group == group && **other != tid)
+                .all(|(other, _)| task::waits_for_a_thread(*other));
+        let flight = &mut self.flights[at];
+        flight.cpu = cpu;
+        flight.look = now + LOOK;
+        flight.stalled = held_up;
+        held_up
+    }
+
+    /// Flights of threads that have gone: nothing to resume, nothing to
+    /// report.
+    pub(super) fn drop_flights(&mut self, gone: impl Fn(&Flight) -> bool) {
+        let mut at = 0;
+        while at < self.flights.len() {
+            if gone(&self.flights[at]) {
+                let flight = self.flights.swap_remove(at);
+                self.free_slots(&flight.slots);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Ends a flight: disarm, read again, report, let the thread run on.
+    fn land(&mut self, flight: Flight) {
+        let slots = flight.slots.clone();
+        let tid = flight.tid;
+        // Read while the breakpoints are still armed: a change without a hit
+        // is one that they cannot see.
+        let after = self
+            .spaces
+            .get(&flight.space)
+            .map(|space| space.read(flight.operand.address, flight.operand.size as usize))
+            .unwrap_or_default();
+        for slot in &slots {
+            self.watch.disarm(*slot);
+        }
+        self.flights.push(flight);
+        self.collect_hits();
+        let Some(flight) = self.flights.pop() else {
+            return;
+        };
+        for slot in &slots {
+            self.watch.release(*slot);
+        }
+        let changed = after.len() == flight.before.len() && after != flight.before;
+        if changed || !flight.hits.is_empty() {
+            self.caught(&flight, after);
+        }
+        self.run_on(tid, 0);
+        let now = Instant::now();
+        let stopped = now.duration_since(flight.begun).as_nanos() as u64;
+        self.note_end(
+            &flight.pick,
+            Outcome::Sampled,
+            flight.since,
+            flight.begun,
+            stopped,
+            flight.stalled,
+        );
+    }
+
+    fn caught(&mut self, flight: &Flight, after: Vec<u8>) {
+        let Some(space) = self.spaces.get(&flight.space) else {
+            return;
+        };
+        let opponents: Vec<Opponent> = flight
+            .hits
+            .iter()
+            .map(|hit| self.opponent(hit, flight.space))
+            .collect();
+        let stack = space.read(flight.registers.rsp(), STACK_BYTES);
+        let pid = self
+            .tasks
+            .get(&flight.tid)
+            .map_or(flight.tid, |task| task.group);
+        let core = self
+            .core_folder
+            .take()
+            .and_then(|folder| self.write_core(&folder, pid, flight.tid, &opponents));
+        let catch = Catch {
+            site: flight.pick.site,
+            space: flight.space,
+            pid,
+            tid: flight.tid,
+            name: task::name(flight.tid),
+            registers: flight.registers,
+            stack,
+            address: flight.operand.address,
+            size: flight.operand.size as u32,
+            write: flight.operand.direction == Direction::Write,
+            before: flight.before.clone(),
+            after,
+            opponents,
+            core,
+        };
+        self.link.send(&Event::Caught(Box::new(catch)));
+    }
+
+    fn opponent(&self, hit: &Hit, space: u32) -> Opponent {
+        let r = &hit.registers;
+        let registers = RegisterFile {
+            // perf: ax bx cx dx si di bp sp ip flags r8 …
+            general: [
+                r[0], r[2], r[3], r[1], r[7], r[6], r[4], r[5], r[10], r[11], r[12], r[13], r[14],
+                r[15], r[16], r[17],
+            ],
+            rip: r[8],
+            flags: r[9],
+        };
+        let space = self.tasks.get(&hit.tid).map_or(space, |task| task.space);
+        let mut stack = hit.stack.clone();
+        // What the kernel did not copy is read from the running thread:
+        // frames that far out rarely change in the microseconds since.
+        if let Some(space) = self.spaces.get(&space)
+            && stack.len() >= watch::STACK_BYTES as usize / 2
+        {
+            let from = registers.rsp() + stack.len() as u64;
+            stack.extend(space.read(from, STACK_BYTES - stack.len().min(STACK_BYTES)));
+        }
+        Opponent {
+            pid: hit.pid,
+            tid: hit.tid,
+            name: task::name(hit.tid),
+            registers,
+            in_kernel: hit.in_kernel(),
+            stack,
+        }
+    }
+
+    fn write_core(
+        &mut self,
+        folder: &str,
+        pid: Tid,
+        held: Tid,
+        opponents: &[Opponent],
+    ) -> Option<String> {
+        let path = format!("{folder}/core.{pid}");
+        let threads: Vec<Tid> = self
+            .tasks
+            .iter()
+            .filter(|(_, task)| task.group == pid)
+            .map(|(tid, _)| *tid)
+            .collect();
+        let stopped = self.stop_others(&threads, held);
+        let written = super::core_dump::write(&path, pid, held, &threads, opponents);
+        for (tid, signal) in stopped {
+            let _ = ptrace::resume(tid, signal);
+        }
+        match written {
+            Ok(()) => Some(path),
+            Err(error) => {
+                self.notes.push(format!("core file {path}: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Stops every other thread of the process for the moment of a core dump;
+    /// says with which signal each is to be resumed.
+    fn stop_others(&mut self, threads: &[Tid], held: Tid) -> Vec<(Tid, i32)> {
+        let held_too: Vec<Tid> = self.flights.iter().map(|flight| flight.tid).collect();
+        let mut waiting: Vec<Tid> = threads
+            .iter()
+            .copied()
+            .filter(|tid| *tid != held && !held_too.contains(tid))
+            .filter(|tid| ptrace::interrupt(*tid).is_ok())
+            .collect();
+        let mut stopped = Vec::new();
+        let deadline = Instant::now() + Duration::from_secs(1);
+        while !waiting.is_empty() && Instant::now() < deadline {
+            let (Some((tid, change)), _) = ptrace::next_change() else {
+                std::thread::sleep(Duration::from_micros(50));
+                continue;
+            };
+            let at = waiting.iter().position(|other| *other == tid);
+            match (at, change) {
+                (Some(at), ptrace::Change::Event(ptrace::EVENT_STOP, libc::SIGTRAP)) => {
+                    waiting.swap_remove(at);
+                    stopped.push((tid, 0));
+                }
+                _ => self.changed(tid, change),
+            }
+        }
+        stopped
+    }
+}

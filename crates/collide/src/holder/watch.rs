@@ -1,0 +1,658 @@
+//! Data breakpoints (paper 002, section 3.2.1) by `perf_event_open`.
+//!
+//! Nobody is stopped to arm one and no code runs in the target. With the
+//! rights for it (`CAP_PERFMON`, or a low `perf_event_paranoid`) one event per
+//! CPU and slot serves any number of threads, as DataCollider's
+//! inter-processor interrupt does; otherwise every thread of the target gets
+//! its own. Either way an event is opened once and moved from address to
+//! address. A hit is a record in a ring buffer with the registers and the top
+//! of the stack of the thread that made the access, taken by the kernel in the
+//! trap itself: the thread is caught in the act without being stopped.
+//!
+//! The trap comes after the access, so the instruction pointer is that of the
+//! next instruction (of the instruction itself inside `rep`).
+
+use super::ptrace::Tid;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Debug registers of an x86-64 CPU.
+pub const SLOTS: usize = 4;
+/// Bytes of stack the kernel copies with each hit; the rest is read from the
+/// live stack right after.
+pub const STACK_BYTES: u32 = 8192;
+/// Registers asked for: ax bx cx dx si di bp sp ip flags, r8 to r15.
+const REGISTER_MASK: u64 = 0x00ff_03ff;
+const REGISTER_COUNT: usize = 18;
+
+const PERF_TYPE_BREAKPOINT: u32 = 5;
+const SAMPLE_IP: u64 = 1;
+const SAMPLE_TID: u64 = 1 << 1;
+const SAMPLE_ADDR: u64 = 1 << 3;
+const SAMPLE_REGS_USER: u64 = 1 << 12;
+const SAMPLE_STACK_USER: u64 = 1 << 13;
+const SAMPLE_IDENTIFIER: u64 = 1 << 16;
+const RECORD_SAMPLE: u32 = 9;
+const FLAG_DISABLED: u64 = 1;
+const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
+const FLAG_EXCLUDE_HV: u64 = 1 << 6;
+const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
+const IOC_DISABLE: libc::Ioctl = 0x2401;
+const IOC_SET_OUTPUT: libc::Ioctl = 0x2405;
+const IOC_ID: libc::Ioctl = 0x8008_2407;
+const IOC_MODIFY_ATTRIBUTES: libc::Ioctl = 0x4008_240b;
+
+/// `struct perf_event_attr` as far as this file uses it (version 5, 112
+/// bytes; the kernel takes any published size).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Attributes {
+    kind: u32,
+    size: u32,
+    config: u64,
+    sample_period: u64,
+    sample_type: u64,
+    read_format: u64,
+    flags: u64,
+    wakeup_events: u32,
+    bp_type: u32,
+    bp_addr: u64,
+    bp_len: u64,
+    branch_sample_type: u64,
+    sample_regs_user: u64,
+    sample_stack_user: u32,
+    clockid: i32,
+    sample_regs_intr: u64,
+    aux_watermark: u32,
+    sample_max_stack: u16,
+    reserved: u16,
+}
+
+/// Which accesses trap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Trap {
+    Writes = 2,
+    ReadsAndWrites = 3,
+}
+
+/// An aligned piece of memory that one debug register can watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    pub address: u64,
+    pub length: u64,
+}
+
+/// Cuts an access into pieces of 1, 2, 4 or 8 aligned bytes, as few as
+/// possible. The second answer says whether all of it is covered by `limit`
+/// pieces.
+pub fn pieces(address: u64, size: u64, limit: usize) -> (Vec<Piece>, bool) {
+    let end = address.saturating_add(size);
+    let mut at = address;
+    let mut pieces = Vec::new();
+    while at < end {
+        if pieces.len() == limit {
+            return (pieces, false);
+        }
+        let mut length = 8;
+        while at % length != 0 || at + length > end {
+            length /= 2;
+        }
+        pieces.push(Piece {
+            address: at,
+            length,
+        });
+        at += length;
+    }
+    (pieces, true)
+}
+
+/// A hit of a data breakpoint.
+#[derive(Debug, Clone)]
+pub struct Hit {
+    pub slot: usize,
+    pub pid: Tid,
+    pub tid: Tid,
+    /// Where the CPU was: in the kernel if it made the access on the thread's
+    /// behalf.
+    pub ip: u64,
+    /// ax bx cx dx si di bp sp ip flags r8…r15 of the user code.
+    pub registers: [u64; REGISTER_COUNT],
+    /// Stack from `sp` upwards.
+    pub stack: Vec<u8>,
+}
+
+impl Hit {
+    /// The kernel made the access, inside a system call of the thread.
+    pub fn in_kernel(&self) -> bool {
+        self.ip >= 1 << 63
+    }
+}
+
+struct Ring {
+    base: *mut u8,
+    data: usize,
+    size: usize,
+}
+
+impl Ring {
+    fn map(fd: RawFd, pages: usize) -> io::Result<Ring> {
+        let page = 4096;
+        let length = (pages + 1) * page;
+        // SAFETY: a fresh mapping of a perf descriptor; the kernel checks the
+        // length.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                fd,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Ring {
+            base: base.cast(),
+            data: page,
+            size: pages * page,
+        })
+    }
+
+    fn head(&self) -> &AtomicU64 {
+        // SAFETY: data_head is at offset 1024 of the first page of the
+        // mapping, which lives as long as `self`.
+        unsafe { &*self.base.add(1024).cast::<AtomicU64>() }
+    }
+
+    fn tail(&self) -> &AtomicU64 {
+        // SAFETY: data_tail follows data_head.
+        unsafe { &*self.base.add(1032).cast::<AtomicU64>() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.head().load(Ordering::Acquire) == self.tail().load(Ordering::Relaxed)
+    }
+
+    /// Takes every record out; each is given without its header.
+    fn drain(&self, mut each: impl FnMut(u32, &[u8])) {
+        let head = self.head().load(Ordering::Acquire);
+        let mut tail = self.tail().load(Ordering::Relaxed);
+        let mut record = Vec::new();
+        while tail < head {
+            let header = self.copy(tail, 8, &mut record);
+            let kind = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
+            let size = usize::from(u16::from_ne_bytes([header[6], header[7]]));
+            if size < 8 {
+                break;
+            }
+            let body = self.copy(tail + 8, size - 8, &mut record);
+            each(kind, body);
+            tail += size as u64;
+        }
+        self.tail().store(head, Ordering::Release);
+    }
+
+    fn copy<'a>(&self, at: u64, length: usize, into: &'a mut Vec<u8>) -> &'a [u8] {
+        into.clear();
+        let start = (at as usize) & (self.size - 1);
+        let first = length.min(self.size - start);
+        // SAFETY: start < size and both pieces end inside the data area; the
+        // kernel does not write behind data_tail, where these bytes are.
+        unsafe {
+            let data = self.base.add(self.data);
+            into.extend_from_slice(std::slice::from_raw_parts(data.add(start), first));
+            into.extend_from_slice(std::slice::from_raw_parts(data, length - first));
+        }
+        into
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping made by `map`, unmapped once.
+        unsafe { libc::munmap(self.base.cast(), self.data + self.size) };
+    }
+}
+
+/// The events of one CPU or one thread: up to four, with one ring.
+struct Bank {
+    pid: i32,
+    cpu: i32,
+    events: [Option<(OwnedFd, u64)>; SLOTS],
+    ring: Option<Ring>,
+    ring_slot: usize,
+}
+
+impl Bank {
+    fn new(pid: i32, cpu: i32) -> Bank {
+        Bank {
+            pid,
+            cpu,
+            events: [const { None }; SLOTS],
+            ring: None,
+            ring_slot: 0,
+        }
+    }
+
+    fn set(
+        &mut self,
+        slot: usize,
+        attributes: &Attributes,
+        pages: usize,
+        epoll: RawFd,
+    ) -> io::Result<()> {
+        if let Some((fd, _)) = &self.events[slot] {
+            // SAFETY: the ioctl reads one perf_event_attr.
+            let answer = unsafe {
+                libc::ioctl(
+                    fd.as_raw_fd(),
+                    IOC_MODIFY_ATTRIBUTES,
+                    std::ptr::from_ref(attributes),
+                )
+            };
+            if answer == 0 {
+                return Ok(());
+            }
+            return Err(io::Error::last_os_error());
+        }
+        let mut closed = *attributes;
+        closed.flags |= FLAG_DISABLED;
+        let fd = open(&closed, self.pid, self.cpu)?;
+        match &self.ring {
+            None => {
+                self.ring = Some(Ring::map(fd.as_raw_fd(), pages)?);
+                self.ring_slot = slot;
+                wake_on(epoll, fd.as_raw_fd())?;
+            }
+            Some(_) => {
+                let output = self.events[self.ring_slot]
+                    .as_ref()
+                    .map_or(-1, |(fd, _)| fd.as_raw_fd());
+                // SAFETY: SET_OUTPUT takes a descriptor.
+                if unsafe { libc::ioctl(fd.as_raw_fd(), IOC_SET_OUTPUT, output) } != 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+        }
+        let mut id = 0u64;
+        // SAFETY: IOC_ID writes one u64.
+        if unsafe { libc::ioctl(fd.as_raw_fd(), IOC_ID, &raw mut id) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.events[slot] = Some((fd, id));
+        self.set(slot, attributes, pages, epoll)
+    }
+
+    fn clear(&self, slot: usize) {
+        if let Some((fd, _)) = &self.events[slot] {
+            // SAFETY: DISABLE takes no argument.
+            unsafe { libc::ioctl(fd.as_raw_fd(), IOC_DISABLE, 0) };
+        }
+    }
+
+    fn drain(&self, each: &mut impl FnMut(Hit)) {
+        let Some(ring) = &self.ring else { return };
+        if ring.is_empty() {
+            return;
+        }
+        ring.drain(|kind, body| {
+            if kind != RECORD_SAMPLE {
+                return;
+            }
+            if let Some((id, mut hit)) = parse(body)
+                && let Some(slot) = self
+                    .events
+                    .iter()
+                    .position(|event| event.as_ref().is_some_and(|(_, own)| *own == id))
+            {
+                hit.slot = slot;
+                each(hit);
+            }
+        });
+    }
+}
+
+fn parse(body: &[u8]) -> Option<(u64, Hit)> {
+    let word = |at: usize| -> Option<u64> {
+        Some(u64::from_ne_bytes(body.get(at..at + 8)?.try_into().ok()?))
+    };
+    let id = word(0)?;
+    let ip = word(8)?;
+    let ids = word(16)?;
+    let abi = word(32)?;
+    let mut at = 40;
+    let mut registers = [0; REGISTER_COUNT];
+    if abi != 0 {
+        for register in &mut registers {
+            *register = word(at)?;
+            at += 8;
+        }
+    }
+    let size = word(at)? as usize;
+    at += 8;
+    let mut stack = Vec::new();
+    if size != 0 {
+        let copied = word(at + size)? as usize;
+        stack.extend_from_slice(body.get(at..at + copied.min(size))?);
+    }
+    let hit = Hit {
+        slot: 0,
+        pid: ids as u32 as i32,
+        tid: (ids >> 32) as i32,
+        ip,
+        registers,
+        stack,
+    };
+    Some((id, hit))
+}
+
+fn open(attributes: &Attributes, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
+    // SAFETY: perf_event_open reads one perf_event_attr of the size it names
+    // and returns a descriptor that nobody else owns.
+    unsafe {
+        let fd = libc::syscall(
+            libc::SYS_perf_event_open,
+            std::ptr::from_ref(attributes),
+            pid,
+            cpu,
+            -1,
+            PERF_FLAG_FD_CLOEXEC,
+        );
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd as RawFd))
+    }
+}
+
+/// How far the events reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    PerCpu,
+    PerThread,
+    /// Debug registers cannot be had: repeated reads only.
+    None,
+}
+
+/// All data breakpoints of one session.
+pub struct Watchpoints {
+    /// Every ring wakes this epoll instance.
+    epoll: RawFd,
+    scope: Scope,
+    sees_kernel: bool,
+    why_not: Option<String>,
+    cpus: Vec<Bank>,
+    threads: HashMap<Tid, Bank>,
+    busy: [bool; SLOTS],
+    limit: usize,
+}
+
+/// What a ring's wake-up carries as epoll data.
+pub const RING_TOKEN: u64 = 3;
+const CPU_RING_PAGES: usize = 64;
+const THREAD_RING_PAGES: usize = 8;
+
+impl Watchpoints {
+    /// Finds out what this user may do. `per_thread` forbids the per-CPU way
+    /// (`--unprivileged`).
+    pub fn probe(per_thread: bool, epoll: RawFd) -> Watchpoints {
+        let mut watch = Watchpoints {
+            epoll,
+            scope: Scope::None,
+            sees_kernel: true,
+            why_not: None,
+            cpus: Vec::new(),
+            threads: HashMap::new(),
+            busy: [false; SLOTS],
+            limit: SLOTS,
+        };
+        let own = std::process::id() as i32;
+        let mut attempts = vec![(Scope::PerThread, true), (Scope::PerThread, false)];
+        if !per_thread {
+            attempts.insert(0, (Scope::PerCpu, true));
+        }
+        for (scope, sees_kernel) in attempts {
+            watch.sees_kernel = sees_kernel;
+            let mut attributes = watch.attributes(0x1000, 8, Trap::Writes);
+            attributes.flags |= FLAG_DISABLED;
+            let (pid, cpu) = if scope == Scope::PerCpu {
+                (-1, 0)
+            } else {
+                (own, -1)
+            };
+            match open(&attributes, pid, cpu) {
+                Ok(_) => {
+                    watch.scope = scope;
+                    break;
+                }
+                Err(error) => watch.why_not = Some(error.to_string()),
+            }
+        }
+        if watch.scope == Scope::PerCpu {
+            watch.cpus = online_cpus()
+                .into_iter()
+                .map(|cpu| Bank::new(-1, cpu))
+                .collect();
+        }
+        watch
+    }
+
+    pub fn scope(&self) -> Scope {
+        self.scope
+    }
+
+    pub fn sees_kernel(&self) -> bool {
+        self.sees_kernel
+    }
+
+    /// Why there are no debug registers, in the kernel's words.
+    pub fn why_not(&self) -> Option<&str> {
+        self.why_not.as_deref()
+    }
+
+    fn attributes(&self, address: u64, length: u64, trap: Trap) -> Attributes {
+        Attributes {
+            kind: PERF_TYPE_BREAKPOINT,
+            size: size_of::<Attributes>() as u32,
+            sample_period: 1,
+            sample_type: SAMPLE_IDENTIFIER
+                | SAMPLE_IP
+                | SAMPLE_TID
+                | SAMPLE_ADDR
+                | SAMPLE_REGS_USER
+                | SAMPLE_STACK_USER,
+            flags: FLAG_EXCLUDE_HV
+                | if self.sees_kernel {
+                    0
+                } else {
+                    FLAG_EXCLUDE_KERNEL
+                },
+            wakeup_events: 1,
+            bp_type: trap as u32,
+            bp_addr: address,
+            bp_len: length,
+            sample_regs_user: REGISTER_MASK,
+            sample_stack_user: STACK_BYTES,
+            ..Attributes::default()
+        }
+    }
+
+    /// Slots nobody uses now.
+    pub fn free(&self) -> usize {
+        match self.scope {
+            Scope::None => 0,
+            _ => self.limit - self.busy[..self.limit].iter().filter(|busy| **busy).count(),
+        }
+    }
+
+    /// Arms one slot on `piece`: on every CPU, or on each of `threads` at the
+    /// address that goes with it. `None` if no slot can be had.
+    pub fn arm(
+        &mut self,
+        trap: Trap,
+        length: u64,
+        threads: &[(Tid, u64)],
+        cpu_address: u64,
+    ) -> Option<usize> {
+        if self.scope == Scope::None {
+            return None;
+        }
+        let slot = (0..self.limit).find(|slot| !self.busy[*slot])?;
+        let epoll = self.epoll;
+        let result = match self.scope {
+            Scope::PerCpu => {
+                let attributes = self.attributes(cpu_address, length, trap);
+                self.cpus
+                    .iter_mut()
+                    .try_for_each(|bank| bank.set(slot, &attributes, CPU_RING_PAGES, epoll))
+            }
+            _ => self.arm_threads(slot, trap, length, threads),
+        };
+        match result {
+            Ok(()) => {
+                self.busy[slot] = true;
+                Some(slot)
+            }
+            Err(error) => {
+                self.why_not = Some(error.to_string());
+                self.clear(slot);
+                // Somebody else owns the register: do with one fewer.
+                if error.raw_os_error() == Some(libc::ENOSPC) {
+                    self.limit = slot.min(self.limit);
+                    if self.limit == 0 {
+                        self.scope = Scope::None;
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    fn arm_threads(
+        &mut self,
+        slot: usize,
+        trap: Trap,
+        length: u64,
+        threads: &[(Tid, u64)],
+    ) -> io::Result<()> {
+        let epoll = self.epoll;
+        for (tid, address) in threads {
+            let attributes = self.attributes(*address, length, trap);
+            let bank = self
+                .threads
+                .entry(*tid)
+                .or_insert_with(|| Bank::new(*tid, -1));
+            match bank.set(slot, &attributes, THREAD_RING_PAGES, epoll) {
+                Ok(()) => {}
+                // The thread has just ended.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self, slot: usize) {
+        for bank in self.cpus.iter().chain(self.threads.values()) {
+            bank.clear(slot);
+        }
+    }
+
+    /// Disarms a slot. Whatever it caught is in the rings when this returns.
+    pub fn disarm(&mut self, slot: usize) {
+        self.clear(slot);
+    }
+
+    /// Makes a disarmed and drained slot available again.
+    pub fn release(&mut self, slot: usize) {
+        self.busy[slot] = false;
+    }
+
+    pub fn forget_thread(&mut self, tid: Tid) {
+        self.threads.remove(&tid);
+    }
+
+    /// Takes all hits out of all rings.
+    pub fn drain(&self, mut each: impl FnMut(Hit)) {
+        for bank in self.cpus.iter().chain(self.threads.values()) {
+            bank.drain(&mut each);
+        }
+    }
+
+    /// Whether any ring holds a hit; a few loads per CPU or thread.
+    pub fn any_hit(&self) -> bool {
+        self.cpus
+            .iter()
+            .chain(self.threads.values())
+            .any(|bank| bank.ring.as_ref().is_some_and(|ring| !ring.is_empty()))
+    }
+}
+
+fn wake_on(epoll: RawFd, fd: RawFd) -> io::Result<()> {
+    let mut event = libc::epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: RING_TOKEN,
+    };
+    // SAFETY: both descriptors are open and the event is read only.
+    if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+fn online_cpus() -> Vec<i32> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let mut cpus = Vec::new();
+    for range in text.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        if let (Ok(first), Ok(last)) = (first.parse::<i32>(), last.parse::<i32>()) {
+            cpus.extend(first..=last);
+        }
+    }
+    if cpus.is_empty() {
+        cpus.push(0);
+    }
+    cpus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lengths(address: u64, size: u64) -> Vec<(u64, u64)> {
+        let (pieces, whole) = pieces(address, size, SLOTS);
+        assert!(whole);
+        pieces.iter().map(|p| (p.address, p.length)).collect()
+    }
+
+    #[test]
+    fn aligned_accesses_take_one_register() {
+        for size in [1, 2, 4, 8] {
+            assert_eq!(lengths(0x1000, size), [(0x1000, size)]);
+        }
+    }
+
+    #[test]
+    fn unaligned_and_wide_accesses_take_more() {
+        assert_eq!(lengths(0x1003, 4), [(0x1003, 1), (0x1004, 2), (0x1006, 1)]);
+        assert_eq!(lengths(0x1000, 16), [(0x1000, 8), (0x1008, 8)]);
+        assert_eq!(lengths(0x1004, 16), [(0x1004, 4), (0x1008, 8), (0x1010, 4)]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said() {
+        let (found, whole) = pieces(0x1001, 32, SLOTS);
+        assert_eq!(found.len(), SLOTS);
+        assert!(!whole);
+    }
+
+    #[test]
+    fn attributes_have_the_published_size() {
+        assert_eq!(size_of::<Attributes>(), 112);
+    }
+}

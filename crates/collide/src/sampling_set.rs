@@ -1,0 +1,430 @@
+//! The sampling set of a module: every instruction that accesses memory and
+//! may be sampled (paper 002, section 3.1.1).
+//!
+//! The paper needs debugging symbols to disassemble. Here function bounds come
+//! from symbols, unwind tables or Go's function table, whichever a module has,
+//! so stripped programs work. A breakpoint planted into data would change what
+//! the program reads, so data between instructions must never be taken for
+//! code: a function is swept linearly only if everything in it decodes, no
+//! branch lands inside an instruction and nobody refers to its bytes as data;
+//! otherwise only what its own control flow reaches is used.
+//!
+//! Left out: accesses to the own stack and thread-local ones, locked
+//! instructions and `xchg`, reads of constants, the PLT, and routines that
+//! synchronise or are internal to the C library, the loader and allocators
+//! (`scope`).
+
+use crate::instruction::{Analyser, LONGEST, decode};
+use crate::scope::Scope;
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::Range;
+use symbols::Module;
+
+/// One program location that accesses memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CodeSite {
+    /// Link-time address.
+    pub address: u64,
+    pub length: u8,
+    /// rbp is the frame pointer here.
+    pub frame: bool,
+    pub bytes: [u8; LONGEST],
+}
+
+#[derive(Debug, Default)]
+pub struct SamplingSet {
+    /// In order of address.
+    pub sites: Vec<CodeSite>,
+    /// Why nothing of the module is sampled.
+    pub nothing: Option<&'static str>,
+}
+
+/// Builds the sampling set of a module. `string_functions` are entry points
+/// that the C library has chosen at run time (`memcpy` and its like), which
+/// no symbol names in a stripped library.
+pub fn build(module: &Module, scope: &Scope, string_functions: &HashSet<u64>) -> SamplingSet {
+    let code = Code::of(module);
+    if code.is_empty() {
+        return SamplingSet {
+            sites: Vec::new(),
+            nothing: Some("its file cannot be read"),
+        };
+    }
+    let functions = functions(module, &code);
+    if functions.is_empty() {
+        return SamplingSet {
+            sites: Vec::new(),
+            nothing: Some("it has neither symbols nor unwind tables"),
+        };
+    }
+    let starts: HashSet<u64> = functions.keys().copied().collect();
+    let mut swept = Vec::new();
+    let mut data = BTreeSet::new();
+    for (start, function) in &functions {
+        let body = Body::sweep(&code, *start..function.end);
+        body.collect_data_references(&code, &starts, &mut data);
+        swept.push((function, body));
+    }
+    let constant = |address: u64| {
+        module
+            .section_at(address)
+            .is_some_and(|section| !section.writable)
+    };
+    let mut analyser = Analyser::default();
+    let mut sites = Vec::new();
+    for (function, mut body) in swept {
+        let named = function.name.as_deref();
+        let is_string_function = string_functions.contains(&body.range.start);
+        if !scope.samples(module, named, body.range.start, is_string_function) {
+            continue;
+        }
+        if body.doubtful || data.range(body.range.clone()).next().is_some() {
+            body = Body::follow(&code, body.range.clone(), &data);
+        }
+        body.sites(&code, &mut analyser, constant, &mut sites);
+    }
+    sites.sort_by_key(|site| site.address);
+    sites.dedup_by_key(|site| site.address);
+    SamplingSet {
+        sites,
+        nothing: None,
+    }
+}
+
+/// The function's extent as far as tables tell it.
+struct Function {
+    end: u64,
+    name: Option<String>,
+}
+
+/// Executable sections with their bytes.
+struct Code<'a> {
+    sections: Vec<(Range<u64>, &'a [u8])>,
+}
+
+impl<'a> Code<'a> {
+    fn of(module: &'a Module) -> Code<'a> {
+        let sections = module
+            .sections()
+            .iter()
+            .filter(|section| section.executable && !section.name.starts_with(".plt"))
+            .filter(|section| !matches!(section.name.as_str(), ".init" | ".fini"))
+            .filter_map(|section| {
+                let range = section.addresses.clone();
+                let length = usize::try_from(range.end - range.start).ok()?;
+                Some((range.clone(), module.bytes_at(range.start, length)?))
+            })
+            .collect();
+        Code { sections }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.sections.is_empty()
+    }
+
+    fn contains(&self, address: u64) -> bool {
+        self.section(address).is_some()
+    }
+
+    fn section(&self, address: u64) -> Option<&(Range<u64>, &'a [u8])> {
+        self.sections
+            .iter()
+            .find(|(range, _)| range.contains(&address))
+    }
+
+    fn instruction(&self, address: u64) -> Option<Instruction> {
+        let (range, bytes) = self.section(address)?;
+        let at = (address - range.start) as usize;
+        let end = bytes.len().min(at + LONGEST);
+        decode(&bytes[at..end], address)
+    }
+
+    fn bytes(&self, address: u64, length: usize) -> [u8; LONGEST] {
+        let mut copy = [0; LONGEST];
+        if let Some((range, bytes)) = self.section(address) {
+            let at = (address - range.start) as usize;
+            let length = length.min(LONGEST).min(bytes.len() - at);
+            copy[..length].copy_from_slice(&bytes[at..at + length]);
+        }
+        copy
+    }
+}
+
+/// Function bounds by start address: the next function ends one that claims
+/// to be longer.
+fn functions(module: &Module, code: &Code<'_>) -> BTreeMap<u64, Function> {
+    let mut found: BTreeMap<u64, Function> = BTreeMap::new();
+    let mut add = |range: Range<u64>, name: Option<String>| {
+        if range.is_empty() || !code.contains(range.start) {
+            return;
+        }
+        let entry = found.entry(range.start).or_insert(Function {
+            end: range.end,
+            name: None,
+        });
+        entry.end = entry.end.max(range.end);
+        // Of several names one that rules the function out is the telling
+        // one; the shortest is the plainest otherwise.
+        if let Some(name) = name
+            && entry.name.as_ref().is_none_or(|old| name.len() < old.len())
+        {
+            entry.name = Some(name);
+        }
+    };
+    for range in module.unwind_ranges() {
+        add(range, None);
+    }
+    for symbol in module.functions() {
+        add(symbol.start..symbol.start + symbol.size, Some(symbol.name));
+    }
+    for range in go_functions(module) {
+        add(range, None);
+    }
+    let starts: Vec<u64> = found.keys().copied().collect();
+    for pair in starts.windows(2) {
+        if let Some(function) = found.get_mut(&pair[0]) {
+            function.end = function.end.min(pair[1]);
+        }
+    }
+    found
+}
+
+/// Function bounds by Go's own table, which a stripped Go program keeps
+/// (`.gopclntab`, the form of Go 1.18 and later).
+fn go_functions(module: &Module) -> Vec<Range<u64>> {
+    let Some(section) = module
+        .sections()
+        .iter()
+        .find(|section| section.name == ".gopclntab")
+    else {
+        return Vec::new();
+    };
+    let length = (section.addresses.end - section.addresses.start) as usize;
+    let Some(table) = module.bytes_at(section.addresses.start, length) else {
+        return Vec::new();
+    };
+    parse_go_functions(table).unwrap_or_default()
+}
+
+fn parse_go_functions(table: &[u8]) -> Option<Vec<Range<u64>>> {
+    let word = |at: usize| -> Option<u32> {
+        Some(u32::from_le_bytes(table.get(at..at + 4)?.try_into().ok()?))
+    };
+    let long = |at: usize| -> Option<u64> {
+        Some(u64::from_le_bytes(table.get(at..at + 8)?.try_into().ok()?))
+    };
+    if !matches!(word(0)?, 0xffff_fff0 | 0xffff_fff1) || table.get(7) != Some(&8) {
+        return None;
+    }
+    let count = usize::try_from(long(8)?).ok()?;
+    let text = long(24)?;
+    let functions = usize::try_from(long(64)?).ok()?;
+    let mut ranges = Vec::new();
+    for index in 0..count {
+        let start = word(functions + index * 8)?;
+        let end = word(functions + (index + 1) * 8)?;
+        ranges.push(text + u64::from(start)..text + u64::from(end));
+    }
+    Some(ranges)
+}
+
+/// The instructions of one function.
+struct Body {
+    range: Range<u64>,
+    instructions: Vec<Instruction>,
+    /// There may be data among the instructions.
+    doubtful: bool,
+}
+
+impl Body {
+    /// One instruction after the other from the first byte on.
+    fn sweep(code: &Code<'_>, range: Range<u64>) -> Body {
+        let mut body = Body {
+            range: range.clone(),
+            instructions: Vec::new(),
+            doubtful: false,
+        };
+        let mut at = range.start;
+        while at < range.end {
+            let Some(instruction) = code.instruction(at) else {
+                body.doubtful = true;
+                break;
+            };
+            at = instruction.next_ip();
+            body.instructions.push(instruction);
+        }
+        // Tables of functions often count padding in, never a part of an
+        // instruction.
+        body.doubtful |= at > range.end;
+        let inside = |target: u64| {
+            range.contains(&target)
+                && body
+                    .instructions
+                    .binary_search_by_key(&target, Instruction::ip)
+                    .is_err()
+        };
+        body.doubtful |= body
+            .instructions
+            .iter()
+            .any(|instruction| branch_target(instruction).is_some_and(inside));
+        body
+    }
+
+    /// Only what direct control flow from the first byte reaches; stops at
+    /// bytes that are used as data.
+    fn follow(code: &Code<'_>, range: Range<u64>, data: &BTreeSet<u64>) -> Body {
+        let mut reached: BTreeMap<u64, Instruction> = BTreeMap::new();
+        let mut open = vec![range.start];
+        while let Some(mut at) = open.pop() {
+            while range.contains(&at) && !reached.contains_key(&at) {
+                let Some(instruction) = code.instruction(at) else {
+                    break;
+                };
+                let end = instruction.next_ip();
+                if end > range.end || data.range(at..end).next().is_some() {
+                    break;
+                }
+                reached.insert(at, instruction);
+                open.extend(branch_target(&instruction));
+                if matches!(
+                    instruction.flow_control(),
+                    FlowControl::UnconditionalBranch
+                        | FlowControl::IndirectBranch
+                        | FlowControl::Return
+                        | FlowControl::Exception
+                        | FlowControl::Interrupt
+                ) {
+                    break;
+                }
+                at = end;
+            }
+        }
+        // Instructions that overlap cannot both be meant.
+        let all: Vec<Instruction> = reached.into_values().collect();
+        let clear = |at: usize| {
+            (at == 0 || all[at - 1].next_ip() <= all[at].ip())
+                && (at + 1 == all.len() || all[at].next_ip() <= all[at + 1].ip())
+        };
+        let instructions = (0..all.len())
+            .filter(|at| clear(*at))
+            .map(|at| all[at])
+            .collect();
+        Body {
+            range,
+            instructions,
+            doubtful: false,
+        }
+    }
+
+    /// Addresses in code that instructions use as data.
+    fn collect_data_references(
+        &self,
+        code: &Code<'_>,
+        starts: &HashSet<u64>,
+        data: &mut BTreeSet<u64>,
+    ) {
+        for instruction in &self.instructions {
+            if !instruction.is_ip_rel_memory_operand() {
+                continue;
+            }
+            let target = instruction.ip_rel_memory_address();
+            // The address of a function is taken to call it.
+            let is_function = instruction.mnemonic() == Mnemonic::Lea && starts.contains(&target);
+            if !is_function && code.contains(target) {
+                data.insert(target);
+            }
+        }
+    }
+
+    fn sites(
+        &self,
+        code: &Code<'_>,
+        analyser: &mut Analyser,
+        constant: impl Fn(u64) -> bool + Copy,
+        sites: &mut Vec<CodeSite>,
+    ) {
+        let frame = self.has_frame_pointer();
+        for instruction in &self.instructions {
+            if analyser.sampled(instruction, frame, constant).is_ok() {
+                let address = instruction.ip();
+                sites.push(CodeSite {
+                    address,
+                    length: instruction.len() as u8,
+                    frame,
+                    bytes: code.bytes(address, instruction.len()),
+                });
+            }
+        }
+    }
+
+    /// rbp is set from rsp and otherwise only restored.
+    fn has_frame_pointer(&self) -> bool {
+        let mut set = false;
+        for instruction in &self.instructions {
+            if instruction.op0_kind() != OpKind::Register
+                || instruction.op0_register().full_register() != Register::RBP
+            {
+                continue;
+            }
+            match instruction.mnemonic() {
+                Mnemonic::Pop | Mnemonic::Push | Mnemonic::Cmp | Mnemonic::Test => {}
+                Mnemonic::Mov if instruction.op1_register() == Register::RSP => set = true,
+                Mnemonic::Lea if instruction.memory_base() == Register::RSP => set = true,
+                _ => return false,
+            }
+        }
+        set
+    }
+}
+
+fn branch_target(instruction: &Instruction) -> Option<u64> {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+    )
+    .then(|| instruction.near_branch_target())
+    .filter(|target| *target != 0)
+}
+
+/// The instruction that ends where the program counter stands: what has just
+/// been executed, unless that was a jump.
+pub fn instruction_before(module: &Module, address: u64) -> Option<Instruction> {
+    let code = Code::of(module);
+    let range = module.unwind_range_at(address - 1).or_else(|| {
+        let symbol = module.function_at(address - 1)?;
+        Some(symbol.start..symbol.start + symbol.size)
+    });
+    let swept = range.and_then(|range| {
+        let body = Body::sweep(&code, range.start..address);
+        body.instructions
+            .last()
+            .filter(|instruction| instruction.next_ip() == address)
+            .copied()
+    });
+    swept.or_else(|| {
+        // No bounds known: the longest instruction that ends there and
+        // touches memory.
+        (1..=LONGEST as u64).rev().find_map(|length| {
+            let instruction = code.instruction(address.checked_sub(length)?)?;
+            let memory = (0..instruction.op_count())
+                .any(|operand| instruction.op_kind(operand) == OpKind::Memory);
+            (instruction.next_ip() == address && memory).then_some(instruction)
+        })
+    })
+}
+
+/// The instruction at an address.
+pub fn instruction_at(module: &Module, address: u64) -> Option<Instruction> {
+    Code::of(module).instruction(address)
+}
+
+/// Instructions of the function around an address, in order.
+pub fn function_around(module: &Module, address: u64) -> Vec<Instruction> {
+    let code = Code::of(module);
+    let range = module.unwind_range_at(address).or_else(|| {
+        let symbol = module.function_at(address)?;
+        Some(symbol.start..symbol.start + symbol.size)
+    });
+    range.map_or_else(Vec::new, |range| Body::sweep(&code, range).instructions)
+}

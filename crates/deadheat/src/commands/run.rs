@@ -1,0 +1,102 @@
+//! `deadheat run`: records a program, finds its races and reports them.
+
+use super::Failure;
+use super::record::{self, ScheduleArguments};
+use crate::reporting::ReportOptions;
+use report::Stream;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use vm::record::ProcessStatus;
+use vm::{Program, ScheduleChoice, Stop, Vm};
+
+/// Run a program, find its data races and report them
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  deadheat run -- ./prog arg               the races of one run
+  deadheat run --output rec -- ./prog      and keep the recording in rec")]
+pub struct Arguments {
+    /// Directory for the recording [default: in the store]
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    schedule: ScheduleArguments,
+    #[command(flatten)]
+    report: ReportOptions,
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROG"
+    )]
+    command: Vec<OsString>,
+}
+
+/// Records one run in a process of its own.
+fn record_run(
+    directory: &Path,
+    program: &Program,
+    schedule: ScheduleChoice,
+) -> Result<i32, Failure> {
+    let recording = record::create(directory, program, schedule)?;
+    let code = detect::in_child(|| -> Result<i32, Failure> {
+        let mut vm = Vm::record(&recording, program, schedule)?;
+        match vm.run(None)? {
+            Stop::Ended(ProcessStatus::Exited(code)) => Ok(code),
+            Stop::Ended(ProcessStatus::Killed(signal)) => Ok(128 + signal),
+            _ => Ok(race::exit_code::FAILURE),
+        }
+    })
+    .map_err(detect::Error::from)?;
+    Ok(code)
+}
+
+pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    let program = record::program(&arguments.command)?;
+    let reporting = arguments.report.prepare(Stream::Stderr)?;
+    let words: Vec<String> = arguments
+        .command
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let (directory, temporary) = match &arguments.output {
+        Some(directory) => (directory.clone(), false),
+        None => match reporting.begin_recording(&words)? {
+            Some((_, directory)) => (directory, false),
+            None => (temporary_directory()?, true),
+        },
+    };
+    record_run(&directory, &program, arguments.schedule.choice())?;
+    let result = detect::detect(&directory, &detect::Options::default());
+    if temporary {
+        // What cannot be removed is in the way of nobody.
+        let _ = std::fs::remove_dir_all(&directory);
+    }
+    let mut report = result?;
+    if temporary {
+        report.recordings.clear();
+        for race in &mut report.races {
+            race.replay.clear();
+        }
+    }
+    Ok(reporting.finish(report)?)
+}
+
+fn temporary_directory() -> Result<PathBuf, Failure> {
+    let base = std::env::temp_dir();
+    for number in 0..u32::MAX {
+        let path = base.join(format!("deadheat-{}-{number}", std::process::id()));
+        match std::fs::create_dir(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => {
+                return Err(Failure::usage(format!(
+                    "cannot make a directory for the recording in {}: {error} (set TMPDIR)",
+                    base.display()
+                )));
+            }
+        }
+    }
+    Err(Failure::usage("no free name for a temporary directory"))
+}

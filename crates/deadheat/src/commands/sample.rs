@@ -1,0 +1,205 @@
+//! `deadheat sample`: finds races in a native process by sampling with
+//! breakpoints.
+
+use super::Failure;
+use crate::reporting::ReportOptions;
+use clap::Args;
+use collide::{Bias, Goal, Options, Pattern, Scope, Status, Target};
+use report::Stream;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Sample a running or new process for races, with little overhead
+///
+/// Works on any native program, as it is: stripped, static, in production. The
+/// program is unharmed when sampling ends, in whatever way.
+#[derive(Args)]
+pub struct Arguments {
+    /// Sample this running process; can be given several times for processes
+    /// that share memory.
+    #[arg(
+        long,
+        value_name = "PID",
+        conflicts_with = "command",
+        required_unless_present = "command"
+    )]
+    pid: Vec<i32>,
+
+    /// Stop sampling after this time (10, 90s, 5m, 2h); the program goes on.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    duration: Option<Duration>,
+
+    /// Keep the slowdown at this share of the program's time.
+    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent)]
+    overhead: f64,
+
+    /// Take this many samples a second, whatever they cost.
+    #[arg(long, value_name = "N", conflicts_with = "overhead")]
+    rate: Option<u32>,
+
+    /// Longest time a thread is held at an access (500us, 15ms); threads in
+    /// code that runs often are held shorter.
+    #[arg(long, value_name = "TIME", default_value = "15ms", value_parser = duration)]
+    delay: Duration,
+
+    /// Sample only modules, functions or source files that match (* stands
+    /// for any text); can be given several times.
+    #[arg(long, value_name = "PATTERN")]
+    include: Vec<String>,
+
+    /// Do not sample modules, functions or source files that match.
+    #[arg(long, value_name = "PATTERN")]
+    exclude: Vec<String>,
+
+    /// Prefer the sites in this report or list (MODULE+0xOFFSET, FILE:LINE or
+    /// FUNCTION, one to a line).
+    #[arg(long, value_name = "FILE")]
+    bias: Option<PathBuf>,
+
+    /// File with names of variables on which races are expected, one to a
+    /// line; races on them are labelled and come last.
+    #[arg(long, value_name = "FILE")]
+    special_variables: Option<PathBuf>,
+
+    /// Write a core file of the process at the first catch into this folder.
+    #[arg(long, value_name = "FOLDER", num_args = 0..=1, require_equals = true, default_missing_value = ".")]
+    core: Option<PathBuf>,
+
+    /// Use data breakpoints per thread even if per CPU is allowed.
+    #[arg(long)]
+    unprivileged: bool,
+
+    /// Do not show the status line.
+    #[arg(long, short)]
+    quiet: bool,
+
+    #[command(flatten)]
+    report: ReportOptions,
+
+    /// Program to run and its arguments.
+    #[arg(
+        value_name = "PROGRAM",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    command: Vec<String>,
+}
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn request_stop(_signal: libc::c_int) {
+    STOP.store(true, Ordering::Relaxed);
+}
+
+pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    let reporting = arguments.report.prepare(Stream::Stderr)?;
+    let options = options(arguments)?;
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { libc::signal(signal, request_stop as *const () as libc::sighandler_t) };
+    }
+    let show = !arguments.quiet && std::io::stderr().is_terminal();
+    let finished = collide::run(&options, &STOP, |status| {
+        if show {
+            print_status(status);
+        }
+    });
+    if show {
+        eprint!("\r\x1b[K");
+    }
+    Ok(reporting.finish(finished?.report)?)
+}
+
+fn options(arguments: &Arguments) -> Result<Options, Failure> {
+    let patterns = |texts: &[String]| texts.iter().map(|text| Pattern::new(text)).collect();
+    let bias = match &arguments.bias {
+        Some(path) => Bias::read(path).map_err(|error| Failure {
+            message: error.to_string(),
+            code: race::exit_code::USAGE,
+        })?,
+        None => Bias::default(),
+    };
+    Ok(Options {
+        target: if arguments.command.is_empty() {
+            Target::Attach(arguments.pid.clone())
+        } else {
+            Target::Launch(arguments.command.clone())
+        },
+        goal: match arguments.rate {
+            Some(rate) => Goal::Rate(f64::from(rate)),
+            None => Goal::Overhead(arguments.overhead),
+        },
+        delay: arguments.delay,
+        scope: Scope {
+            include: patterns(&arguments.include),
+            exclude: patterns(&arguments.exclude),
+        },
+        bias,
+        special: special_variables(arguments)?,
+        duration: arguments.duration,
+        core: arguments.core.clone(),
+        per_thread: arguments.unprivileged,
+    })
+}
+
+fn special_variables(arguments: &Arguments) -> Result<Vec<Pattern>, Failure> {
+    let Some(path) = &arguments.special_variables else {
+        return Ok(Vec::new());
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| Failure {
+        message: format!("{}: {error}", path.display()),
+        code: race::exit_code::USAGE,
+    })?;
+    Ok(text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim())
+        .filter(|line| !line.is_empty())
+        .map(Pattern::new)
+        .collect())
+}
+
+fn print_status(status: &Status) {
+    let phase = if status.sweeping { ", learning" } else { "" };
+    eprint!(
+        "\r\x1b[K{:.0} samples/s, overhead {:.1} %, {} of {} sites live{phase}, {} sampled, {} samples, {} races, {} s",
+        status.rate,
+        status.overhead * 100.0,
+        status.counts.live,
+        status.counts.sites,
+        status.counts.sampled_sites,
+        status.counts.samples,
+        status.races,
+        status.elapsed.as_secs(),
+    );
+    // A status line that cannot be shown is no failure.
+    let _ = std::io::stderr().flush();
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let number: f64 = text
+        .trim_end_matches('%')
+        .trim()
+        .parse()
+        .map_err(|_| format!("`{text}` is not a percentage, such as 5 or 0.5%"))?;
+    if !(0.01..=100.0).contains(&number) {
+        return Err("the overhead must lie between 0.01 and 100 percent".into());
+    }
+    Ok(number / 100.0)
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a time, such as 50us, 15ms, 10s, 5m");
+    let digits = text.trim_end_matches(char::is_alphabetic);
+    let number: f64 = digits.parse().map_err(|_| wrong())?;
+    let unit = match &text[digits.len()..] {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(wrong()),
+    };
+    Duration::try_from_secs_f64(number * unit).map_err(|_| wrong())
+}

@@ -1,0 +1,219 @@
+//! The subcommands over the store, run as a user runs them, on reports that
+//! `--json=FILE` could have written.
+
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const MIXED: &str = include_str!("../../report/tests/golden/mixed.json");
+
+struct Desk(tempfile::TempDir);
+
+impl Desk {
+    /// A folder with one report in it and an empty store.
+    fn new() -> Self {
+        let desk = Desk(tempfile::tempdir().unwrap());
+        fs::write(desk.path().join("mixed.json"), MIXED).unwrap();
+        desk
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn run(&self, line: &str) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_deadheat"))
+            .args(line.split(' '))
+            .current_dir(self.path())
+            .env("USER", "ada")
+            .env_remove("DEADHEAT_STORE")
+            .env_remove("DEADHEAT_AUTHOR")
+            .output()
+            .unwrap()
+    }
+
+    /// Runs a line that must exit with `code` and returns what it printed.
+    fn expect(&self, line: &str, code: i32) -> String {
+        let output = self.run(line);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "deadheat {line}\n{out}\n{err}"
+        );
+        out + &err
+    }
+}
+
+#[test]
+fn a_run_is_kept_listed_shown_and_explained() {
+    let desk = Desk::new();
+    let text = desk.expect("report mixed.json --keep", 66);
+    assert!(text.contains("data race #2: output differs"), "{text}");
+    assert!(!text.contains('\x1b'), "no colour into a pipe: {text}");
+    assert!(
+        desk.expect("list", 0)
+            .contains("1 spec violated, 1 output differs")
+    );
+    let list: Value = serde_json::from_str(&desk.expect("list --json", 0)).unwrap();
+    assert_eq!(list[0]["races"]["output-differs"], 1);
+    assert!(
+        desk.expect("report --color always", 0)
+            .contains("\x1b[1;31m")
+    );
+    let shown: Value = serde_json::from_str(&desk.expect("show 2 --json", 0)).unwrap();
+    assert_eq!(shown["verdict"], "output-differs");
+    let fingerprint = shown["fingerprint"].as_str().unwrap();
+    let text = desk.expect(&format!("show {fingerprint}"), 0);
+    assert!(text.contains("history:\n  run    1"), "{text}");
+    assert!(desk.expect("explain 2", 0).contains("That is a data race."));
+    let again: Value = serde_json::from_str(&desk.expect("report --json", 0)).unwrap();
+    assert_eq!(again["run"], 1);
+}
+
+#[test]
+fn every_form_is_written_in_one_go() {
+    let desk = Desk::new();
+    desk.expect(
+        "report mixed.json --no-store --json=a.json --sarif a.sarif --junit a.xml --html a.html",
+        0,
+    );
+    for file in ["a.json", "a.sarif"] {
+        let text = fs::read_to_string(desk.path().join(file)).unwrap();
+        serde_json::from_str::<Value>(&text).unwrap();
+    }
+    assert!(
+        fs::read_to_string(desk.path().join("a.xml"))
+            .unwrap()
+            .starts_with("<?xml")
+    );
+    assert!(
+        fs::read_to_string(desk.path().join("a.html"))
+            .unwrap()
+            .starts_with("<!DOCTYPE html>")
+    );
+    assert!(!desk.path().join(".deadheat").exists());
+}
+
+#[test]
+fn exit_codes_follow_the_options() {
+    let desk = Desk::new();
+    desk.expect("report mixed.json --no-store", 0);
+    desk.expect("report mixed.json --no-store --fail-on any", 66);
+    desk.expect("report mixed.json --no-store --fail-on any --exitcode 9", 9);
+    desk.expect("report mixed.json --keep --fail-on never", 0);
+    desk.expect("report nowhere.json", 2);
+    desk.expect("report 77", 2);
+    desk.expect("explain 99", 2);
+    desk.expect("report mixed.json --fail-on sometimes", 2);
+    desk.expect("report mixed.json --sarif /no/such/folder/x", 70);
+}
+
+#[test]
+fn a_mark_outlives_its_run_and_an_accepted_race_fails_nothing() {
+    let desk = Desk::new();
+    desk.expect("report mixed.json --keep", 66);
+    desk.expect("mark 1 accepted", 2);
+    for race in 1..=4 {
+        desk.expect(&format!("mark {race} accepted --reason advisory"), 0);
+    }
+    let text = desk.expect("report mixed.json --keep", 0);
+    assert!(text.contains("marked:   accepted by ada on"), "{text}");
+    desk.expect("mark 1 none", 0);
+    desk.expect("report mixed.json --keep", 66);
+    let text = desk.expect("show 1", 0);
+    assert!(text.contains("ada marked it accepted: advisory"), "{text}");
+}
+
+#[test]
+fn a_baseline_fails_only_what_is_new_or_worse() {
+    let desk = Desk::new();
+    desk.expect("report mixed.json --keep", 66);
+    let text = desk.expect("report --baseline base.json", 2);
+    assert!(
+        text.contains("deadheat baseline update base.json"),
+        "{text}"
+    );
+    desk.expect("baseline update base.json", 0);
+    desk.expect("report --baseline base.json", 0);
+    let worse = MIXED.replace("\"k-witness-harmless\"", "\"state-change\"");
+    fs::write(desk.path().join("worse.json"), worse).unwrap();
+    let text = desk.expect("report worse.json --baseline base.json", 66);
+    assert!(text.contains("known, with a less bad verdict"), "{text}");
+    desk.expect("report worse.json --keep", 66);
+    let text = desk.expect("compare 1 2", 0);
+    assert!(text.contains("changed for the worse: 1"), "{text}");
+    assert!(text.contains("unchanged: 3"), "{text}");
+    desk.expect("baseline update base.json", 0);
+    desk.expect("report worse.json --baseline base.json", 0);
+}
+
+#[test]
+fn suppressions_end_complain_and_can_be_generated() {
+    let desk = Desk::new();
+    let write = |text: &str| fs::write(desk.path().join("team.supp"), text).unwrap();
+    write("race:^add$\nwrong\n");
+    let text = desk.expect("report mixed.json --keep --suppressions team.supp", 2);
+    assert!(text.contains("team.supp:2:"), "{text}");
+    assert!(
+        !desk.path().join(".deadheat/deadheat.sqlite").exists(),
+        "nothing was started"
+    );
+    write("# advisory\nrace:^add$\nrace:nobody\n");
+    let text = desk.expect("report mixed.json --no-store --suppressions team.supp", 0);
+    assert!(text.contains("(1 suppressed)"), "{text}");
+    assert!(
+        text.contains("suppressions that matched nothing:\n  - team.supp:3 race:nobody"),
+        "{text}"
+    );
+    for syntax in ["tsan", "valgrind"] {
+        let line = format!("report mixed.json --no-store --gen-suppressions={syntax}");
+        let text = desk.expect(&line, 0);
+        write(&text[text.find("# data race").unwrap()..]);
+        let text = desk.expect(
+            "report mixed.json --no-store --fail-on any --suppressions team.supp",
+            0,
+        );
+        assert!(
+            text.contains("no data races found in ./prog (4 suppressed)"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn the_doctor_answers() {
+    let desk = Desk::new();
+    let text = desk.expect(&format!("doctor {}", env!("CARGO_BIN_EXE_deadheat")), 0);
+    assert!(text.contains("binary\n  ok"), "{text}");
+    let list: Value = serde_json::from_str(&desk.expect("doctor --json", 0)).unwrap();
+    let remedied = |one: &Value| (one["state"] == "ok") != one.get("remedy").is_some();
+    assert!(list.as_array().unwrap().iter().all(remedied), "{list}");
+    assert!(
+        desk.expect("doctor mixed.json", 70)
+            .contains("not a program")
+    );
+    desk.expect("doctor nowhere", 2);
+}
+
+#[test]
+fn gc_keeps_the_history() {
+    let desk = Desk::new();
+    for _ in 0..3 {
+        desk.expect("report mixed.json --keep", 66);
+    }
+    assert!(
+        desk.expect("gc --keep 1 --dry-run", 0)
+            .contains("would drop")
+    );
+    desk.expect("report 1", 0);
+    assert!(
+        desk.expect("gc --keep 1", 0)
+            .contains("the details of 2 runs")
+    );
+    assert!(desk.expect("report 1", 2).contains("deadheat gc"));
+    let text = desk.expect("show 2", 0);
+    assert!(text.contains("run    1"), "{text}");
+}

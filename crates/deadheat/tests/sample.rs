@@ -1,0 +1,608 @@
+//! Runs the programs of `tests/programs/sample` under `deadheat sample` and
+//! compares with the expectation in their source.
+//!
+//! A program says `// EXPECT: silent` or `// EXPECT: race …`. With `tag=T` a
+//! race must be reported between two lines marked `// RACE T` (one, with
+//! `unknown`); `function=F` asks for functions whose names contain F,
+//! `label=L` for a label, `not=L` for its absence. Further lines:
+//! `// ARGS:` (how long it runs), `// OPTIONS:` of `deadheat sample`,
+//! `// CFLAGS:`. Every program must print `ok`: it was not harmed.
+//!
+//! A failing case prints the command that shows it again. Sampling is a
+//! matter of luck, so a missed race is tried again twice, a false one never.
+//!
+//! The long proofs run with `--ignored` (`make test-all`).
+
+use serde_json::Value;
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sample");
+    fs::create_dir_all(&folder).unwrap();
+    folder.join(name)
+}
+
+fn deadheat() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_deadheat"));
+    command.env("DEADHEAT_STORE", scratch("store"));
+    command
+}
+
+fn programs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/sample")
+}
+
+/// What a program's source says about itself.
+struct Case {
+    name: String,
+    expect: Vec<String>,
+    arguments: Vec<String>,
+    options: Vec<String>,
+    flags: Vec<String>,
+    /// Line number to tag.
+    tags: HashMap<u64, String>,
+}
+
+impl Case {
+    fn read(name: &str) -> Case {
+        let text = fs::read_to_string(programs().join(format!("{name}.c"))).unwrap();
+        let directive = |word: &str| -> Vec<String> {
+            text.lines()
+                .filter_map(|line| line.strip_prefix(word))
+                .flat_map(|rest| rest.split_whitespace().map(String::from))
+                .collect()
+        };
+        let tags = text
+            .lines()
+            .zip(1..)
+            .filter_map(|(line, number)| {
+                let (_, tag) = line.split_once("// RACE ")?;
+                Some((number, tag.trim().to_string()))
+            })
+            .collect();
+        Case {
+            name: name.into(),
+            expect: directive("// EXPECT:"),
+            arguments: directive("// ARGS:"),
+            options: directive("// OPTIONS:"),
+            flags: directive("// CFLAGS:"),
+            tags,
+        }
+    }
+
+    /// Compiles the program; `copy` keeps tests that run it at the same time
+    /// apart.
+    fn build(&self, copy: &str) -> PathBuf {
+        let program = scratch(&format!("{}-{copy}", self.name));
+        let built = Command::new("gcc")
+            .args(["-g", "-O2", "-pthread", "-o"])
+            .arg(&program)
+            .arg(programs().join(format!("{}.c", self.name)))
+            .args(&self.flags)
+            .status()
+            .unwrap();
+        assert!(built.success(), "{} does not compile", self.name);
+        program
+    }
+
+    /// Runs once, for `seconds` if given: the report, and what went wrong
+    /// with the program, if anything.
+    fn run(&self, program: &Path, seconds: Option<&str>) -> (Value, Option<String>) {
+        let report = program.with_extension("json");
+        let mut command = deadheat();
+        command
+            .current_dir(programs())
+            .arg("sample")
+            .arg(format!("--json={}", report.display()))
+            .args(&self.options)
+            .arg("--")
+            .arg(program);
+        match seconds {
+            Some(seconds) => command.arg(seconds),
+            None => command.args(&self.arguments),
+        };
+        let shown = format!("{command:?}");
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let wrong = (!text.contains("ok")).then(|| {
+            format!(
+                "the program did not end well under\n  {shown}\n{}",
+                String::from_utf8_lossy(&output.stderr)
+            )
+        });
+        let report = fs::read_to_string(&report)
+            .unwrap_or_else(|error| panic!("no report of\n  {shown}: {error}\n{wrong:?}"));
+        (serde_json::from_str(&report).unwrap(), wrong)
+    }
+
+    fn asks(&self, word: &str) -> Option<&str> {
+        self.expect
+            .iter()
+            .find_map(|part| part.strip_prefix(word)?.strip_prefix('='))
+    }
+
+    fn is_expected(&self, race: &Value) -> bool {
+        let accesses = race["accesses"].as_array().unwrap();
+        let has_label = |label: &str| {
+            race["labels"]
+                .as_array()
+                .is_some_and(|labels| labels.iter().any(|found| found == label))
+        };
+        let unseen = |access: &Value| access["kind"] == "unknown";
+        let may_be_unseen = self.expect.iter().any(|part| part == "unknown");
+        let tagged = self.asks("tag").is_none_or(|tag| {
+            let of_tag = |line: &Value| {
+                line.as_u64()
+                    .and_then(|line| self.tags.get(&line))
+                    .is_some_and(|found| found == tag)
+            };
+            accesses.iter().all(|access| {
+                let frames = access["stack"].as_array().cloned().unwrap_or_default();
+                (may_be_unseen && unseen(access))
+                    || of_tag(&access["line"])
+                    // An access by the kernel or the C library counts for the
+                    // line that asked for it.
+                    || frames.iter().take(4).any(|frame| of_tag(&frame["line"]))
+            })
+        });
+        let function = self.asks("function").is_none_or(|part| {
+            accesses.iter().all(|access| {
+                access["function"]
+                    .as_str()
+                    .is_some_and(|name| name.contains(part))
+            })
+        });
+        let stacks = accesses.iter().all(|access| {
+            unseen(access)
+                || access["stack"]
+                    .as_array()
+                    .is_some_and(|frames| frames.len() > 1)
+        });
+        tagged
+            && function
+            && stacks
+            && self.asks("label").is_none_or(has_label)
+            && self.asks("not").is_none_or(|label| !has_label(label))
+    }
+
+    fn check(&self, report: &Value) -> Result<(), String> {
+        let races = report["races"].as_array().unwrap();
+        let show = || serde_json::to_string_pretty(races).unwrap();
+        if self.expect[0] == "silent" {
+            return match races.is_empty() {
+                true => Ok(()),
+                false => Err(format!("{}: a race where none is: {}", self.name, show())),
+            };
+        }
+        match races.iter().any(|race| self.is_expected(race)) {
+            true => Ok(()),
+            false => Err(format!("{}: missed; found instead: {}", self.name, show())),
+        }
+    }
+}
+
+fn run_case(name: &str) {
+    let case = Case::read(name);
+    let program = case.build("case");
+    let silent = case.expect[0] == "silent";
+    let mut last = String::new();
+    for _ in 0..if silent { 1 } else { 3 } {
+        let (report, harmed) = case.run(&program, None);
+        assert_eq!(harmed, None, "{name}");
+        match case.check(&report) {
+            Ok(()) => return,
+            Err(text) => last = text,
+        }
+    }
+    panic!("{last}");
+}
+
+macro_rules! cases {
+    ($($name:ident),* $(,)?) => {
+        $(#[test]
+        fn $name() {
+            run_case(stringify!($name));
+        })*
+    };
+}
+
+cases! {
+    hot_counter,
+    hot_counter_locked,
+    silent_store,
+    read_syscall,
+    shared_memory,
+    alias_mapping,
+    statistics,
+    reference_count,
+    flag_bits,
+    flag_writers,
+    special_variable,
+    copied_buffer,
+    unaligned,
+    atomics,
+    queue,
+    barrier,
+    own_traps,
+    children,
+    libraries,
+    seccomp,
+}
+
+/// A process of ours that must be gone at the end of the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn start(name: &str, copy: &str, seconds: u32) -> Running {
+    let program = Case::read(name).build(copy);
+    let child = Command::new(program)
+        .arg(seconds.to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    Running(child)
+}
+
+/// Executable mappings of files as they are in a process's memory.
+fn text_of(pid: u32) -> Vec<(String, Vec<u8>)> {
+    use std::os::unix::fs::FileExt;
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    maps.lines()
+        .filter(|line| line.contains("r-xp") && line.contains('/'))
+        .map(|line| {
+            let (range, _) = line.split_once(' ').unwrap();
+            let (start, end) = range.split_once('-').unwrap();
+            let start = u64::from_str_radix(start, 16).unwrap();
+            let end = u64::from_str_radix(end, 16).unwrap();
+            let mut bytes = vec![0; (end - start) as usize];
+            memory.read_exact_at(&mut bytes, start).unwrap();
+            (line.to_string(), bytes)
+        })
+        .collect()
+}
+
+fn is_held(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/status"))
+        .is_ok_and(|status| !status.contains("TracerPid:\t0"))
+}
+
+fn assert_healthy(process: &mut Running) {
+    assert!(process.0.try_wait().unwrap().is_none(), "the target died");
+    assert!(!is_held(process.0.id()), "the target is still held");
+}
+
+fn attach_and_detach(copy: &str, times: u32) {
+    let mut target = start("queue", copy, 3600);
+    let before = text_of(target.0.id());
+    for _ in 0..times {
+        let output = deadheat()
+            .args(["sample", "--rate", "1000", "--duration", "150ms", "--pid"])
+            .arg(target.0.id().to_string())
+            .output()
+            .unwrap();
+        assert_eq!(
+            output.status.code(),
+            Some(0),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_healthy(&mut target);
+    }
+    assert!(before == text_of(target.0.id()), "the text has changed");
+}
+
+fn kill_front_end(copy: &str, times: u32) {
+    let mut target = start("queue", copy, 3600);
+    let before = text_of(target.0.id());
+    for round in 0..times {
+        let mut front = deadheat()
+            .args(["sample", "--rate", "1000", "--pid"])
+            .arg(target.0.id().to_string())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(120 + u64::from(round % 10) * 40));
+        front.kill().unwrap();
+        front.wait().unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while is_held(target.0.id()) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_healthy(&mut target);
+    }
+    assert!(before == text_of(target.0.id()), "the text has changed");
+}
+
+#[test]
+fn attaching_leaves_no_trace() {
+    attach_and_detach("attach", 5);
+}
+
+#[test]
+fn killing_the_front_end_does_not_matter() {
+    kill_front_end("kill", 5);
+}
+
+#[test]
+fn refusals_are_sentences_with_an_exit_code() {
+    let refused = |arguments: &[&str]| {
+        let output = deadheat().arg("sample").args(arguments).output().unwrap();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    let (code, text) = refused(&["--pid", "999999999"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("there is no process 999999999"), "{text}");
+    let (code, text) = refused(&["--", "./no-such-program"]);
+    assert_eq!(code, Some(2), "{text}");
+    assert!(text.contains("cannot run `./no-such-program`"), "{text}");
+    let target = start("hot_counter", "held", 60);
+    let pid = target.0.id().to_string();
+    let first = Running(
+        deadheat()
+            .args(["sample", "--pid", &pid])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !is_held(target.0.id()) && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let (code, text) = refused(&["--pid", &pid]);
+    drop(first);
+    assert_eq!(code, Some(70), "{text}");
+    assert!(text.contains("already held by process"), "{text}");
+}
+
+#[test]
+fn a_core_file_is_written_at_a_catch() {
+    let program = Case::read("flag_writers").build("core");
+    let folder = scratch("cores");
+    fs::create_dir_all(&folder).unwrap();
+    let report = scratch("core.json");
+    deadheat()
+        .args(["sample", "--rate", "300"])
+        .arg(format!("--core={}", folder.display()))
+        .arg(format!("--json={}", report.display()))
+        .arg("--")
+        .arg(program)
+        .arg("5")
+        .output()
+        .unwrap();
+    let report: Value = serde_json::from_str(&fs::read_to_string(report).unwrap()).unwrap();
+    let races = report["races"].to_string();
+    let path = races
+        .split_once("at the catch: ")
+        .and_then(|(_, rest)| rest.split('"').next())
+        .unwrap_or_else(|| panic!("no core file in {races}"));
+    let core = fs::read(path).unwrap();
+    assert_eq!(&core[..4], b"\x7fELF");
+    assert_eq!(core[16], 4, "not a core file");
+    fs::remove_file(path).unwrap();
+}
+
+/// The one process that nobody cleans up after is the holder, so the front end
+/// does. A thread that runs into a breakpoint in the instant between may die,
+/// so the target is given several chances to be seen alive.
+#[test]
+fn killing_the_holder_is_cleaned_up_after() {
+    for _ in 0..10 {
+        let mut target = start("queue", "holder", 3600);
+        let before = text_of(target.0.id());
+        let front = deadheat()
+            .args(["sample", "--rate", "100", "--pid"])
+            .arg(target.0.id().to_string())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        let children = format!("/proc/{0}/task/{0}/children", front.id());
+        let holder: i32 = fs::read_to_string(children)
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        // SAFETY: a signal to the holder, a child of the front end we started.
+        unsafe { libc::kill(holder, libc::SIGKILL) };
+        let output = front.wait_with_output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(70), "{text}");
+        assert!(text.contains("the holder process was killed"), "{text}");
+        if target.0.try_wait().unwrap().is_none() {
+            assert_healthy(&mut target);
+            assert!(before == text_of(target.0.id()), "the text has changed");
+            return;
+        }
+    }
+    panic!("the target died every time");
+}
+
+/// Some megabytes that compress neither very well nor very badly.
+fn data_file() -> PathBuf {
+    let path = scratch("data");
+    let mut state = 1u64;
+    let mut bytes = Vec::new();
+    while bytes.len() < 12 << 20 {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let word = (state >> 40) as u32;
+        bytes.extend_from_slice(&word.to_le_bytes());
+        bytes.extend(std::iter::repeat_n(
+            b'a' + (word % 26) as u8,
+            (word % 13) as usize,
+        ));
+    }
+    fs::write(&path, bytes).unwrap();
+    path
+}
+
+/// Compresses under sampling and compares what comes out of decompression.
+fn compress(command: &[&str], decompress: &[&str]) {
+    let data = data_file();
+    let packed = scratch(&format!("packed-{}", command[0]));
+    let status = deadheat()
+        .args(["sample", "-q", "--rate", "1000", "--exitcode", "0", "--"])
+        .args(command)
+        .arg(&data)
+        .stdout(fs::File::create(&packed).unwrap())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success(), "{command:?} under sampling: {status}");
+    let output = Command::new(decompress[0])
+        .args(&decompress[1..])
+        .arg(&packed)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{decompress:?}");
+    assert!(
+        output.stdout == fs::read(&data).unwrap(),
+        "{command:?}: other data"
+    );
+}
+
+#[test]
+#[ignore = "real programs; make test-all"]
+fn compressors_work_under_a_thousand_samples_a_second() {
+    compress(&["pigz", "-p2", "-c"], &["gzip", "-dcf"]);
+    compress(&["xz", "-T2", "-1", "-c"], &["xz", "-dcf", "--format=xz"]);
+    compress(&["pbzip2", "-p2", "-c"], &["bzip2", "-dcf"]);
+}
+
+fn sample_for(pid: u32, duration: &str) {
+    let output = deadheat()
+        .args(["sample", "-q", "--rate", "1000", "--exitcode", "0"])
+        .args(["--duration", duration, "--pid"])
+        .arg(pid.to_string())
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+#[test]
+#[ignore = "real programs; make test-all"]
+fn redis_answers_under_a_thousand_samples_a_second() {
+    let port = "17371";
+    let server = Command::new("redis-server")
+        .args(["--port", port, "--io-threads", "2", "--save", ""])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut server = Running(server);
+    std::thread::sleep(Duration::from_secs(1));
+    let load = Command::new("redis-benchmark")
+        .args(["-p", port, "-n", "100000", "-c", "20", "-e", "-q"])
+        .args(["-t", "set,get,incr,lpush,lpop,sadd"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    sample_for(server.0.id(), "20s");
+    let output = load.wait_with_output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(!text.to_lowercase().contains("error"), "{text}");
+    let counted = Command::new("redis-cli")
+        .args(["-p", port, "get", "counter:__rand_int__"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&counted.stdout).trim(), "100000");
+    assert_healthy(&mut server);
+}
+
+#[test]
+#[ignore = "real programs; make test-all"]
+fn memcached_answers_under_a_thousand_samples_a_second() {
+    use std::io::{BufRead, BufReader, Write};
+    let port = 17372;
+    let server = Command::new("memcached")
+        .args(["-u", "root", "-l", "127.0.0.1", "-t", "4", "-p"])
+        .arg(port.to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut server = Running(server);
+    std::thread::sleep(Duration::from_secs(1));
+    let end = Instant::now() + Duration::from_secs(15);
+    let clients: Vec<_> = (0..6)
+        .map(|client| {
+            std::thread::spawn(move || {
+                let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+                let mut answers = BufReader::new(stream.try_clone().unwrap());
+                let mut line = move || {
+                    let mut line = String::new();
+                    answers.read_line(&mut line).unwrap();
+                    line.trim_end().to_string()
+                };
+                let mut round = 0u64;
+                while Instant::now() < end {
+                    let value = format!("value-{client}-{round}");
+                    let key = format!("key-{client}-{}", round % 100);
+                    write!(stream, "set {key} 0 0 {}\r\n{value}\r\n", value.len()).unwrap();
+                    assert_eq!(line(), "STORED");
+                    write!(stream, "get {key}\r\n").unwrap();
+                    assert!(line().starts_with("VALUE"));
+                    assert_eq!(line(), value);
+                    assert_eq!(line(), "END");
+                    round += 1;
+                }
+                round
+            })
+        })
+        .collect();
+    sample_for(server.0.id(), "12s");
+    for client in clients {
+        assert!(client.join().expect("a wrong answer") > 0);
+    }
+    assert_healthy(&mut server);
+}
+
+#[test]
+#[ignore = "two minutes; make test-all"]
+fn once_a_second() {
+    run_case("once_a_second");
+}
+
+#[test]
+#[ignore = "long; make test-all"]
+fn two_hundred_attachments() {
+    attach_and_detach("attach-200", 200);
+}
+
+#[test]
+#[ignore = "long; make test-all"]
+fn fifty_killed_front_ends() {
+    kill_front_end("kill-50", 50);
+}
+
+#[test]
+#[ignore = "long; make test-all"]
+fn twins_stay_silent_for_minutes() {
+    for name in ["hot_counter_locked", "atomics", "queue", "barrier"] {
+        let case = Case::read(name);
+        let program = case.build("long");
+        let (report, harmed) = case.run(&program, Some("60"));
+        assert_eq!(harmed, None);
+        case.check(&report).unwrap();
+    }
+}

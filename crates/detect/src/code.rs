@@ -1,0 +1,389 @@
+//! What is known about the code that makes an access.
+//!
+//! Three questions, answered once per instruction: whose code is it (the
+//! program's, the dynamic linker's, the C library's, a threading run-time's);
+//! does its value feed a branch (rule 3: a spin or a check); is it an atomic
+//! operation by debug info, and of which order (rule 4).
+//!
+//! Accesses of the dynamic linker are not looked at, nor those of the C
+//! library to its own memory (stream buffers and locks, locale tables): they
+//! are guarded by means that leave no trace in its symbols. What the C library
+//! reads and writes on the program's behalf (`memcpy`, `fread`) counts like
+//! the program's own accesses. In a statically linked program the C library is
+//! the code without debug info; where nothing has any, everything is taken for
+//! the program.
+
+use crate::known::{self, Known};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use symbols::{AtomicUse, Module, ModuleMap};
+
+/// Whose code an instruction is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Origin {
+    #[default]
+    Program,
+    /// The dynamic linker.
+    Linker,
+    /// The C library.
+    CLibrary,
+    /// A run-time system whose every access is synchronisation.
+    Threading,
+}
+
+/// What debug info says about an access that is one plain instruction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Atomic {
+    pub acquires: bool,
+    pub releases: bool,
+    pub order_unknown: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Facts {
+    pc: u64,
+    origin: Origin,
+    feeds_branch: Option<bool>,
+    atomic: Option<Option<Atomic>>,
+}
+
+const CACHE: usize = 1 << 14;
+
+pub struct Code {
+    pub modules: ModuleMap,
+    facts: Vec<Facts>,
+    /// Writable memory of the C library's own.
+    library_data: Vec<Range<u64>>,
+    hooks: HashMap<u64, Known>,
+    /// Modules that use stand-alone fences: there a relaxed access can be one
+    /// half of an edge.
+    fences: HashMap<std::path::PathBuf, bool>,
+    info: InstructionInfoFactory,
+}
+
+impl Default for Code {
+    fn default() -> Self {
+        Code {
+            modules: ModuleMap::new(),
+            facts: vec![Facts::default(); CACHE],
+            library_data: Vec::new(),
+            hooks: HashMap::new(),
+            fences: HashMap::new(),
+            info: InstructionInfoFactory::new(),
+        }
+    }
+}
+
+fn has_any(name: &str, beginnings: &[&str]) -> bool {
+    beginnings.iter().any(|begin| name.starts_with(begin))
+}
+
+fn module_origin(name: &str) -> Origin {
+    if has_any(name, &["ld-linux", "ld-2", "ld.so", "ld-musl"]) {
+        Origin::Linker
+    } else if has_any(
+        name,
+        &[
+            "libc.so",
+            "libc-2",
+            "libpthread",
+            "librt.so",
+            "librt-2",
+            "libdl.so",
+            "libdl-2",
+            "libm.so",
+            "libm-2",
+            "libresolv",
+            "libnss_",
+            "libmvec",
+            "libc.musl",
+            "libanl",
+        ],
+    ) {
+        Origin::CLibrary
+    } else if has_any(name, &["libgomp", "libomp", "libiomp"]) {
+        Origin::Threading
+    } else {
+        Origin::Program
+    }
+}
+
+/// The C library is part of this file.
+fn contains_c_library(module: &Module) -> bool {
+    !module.functions_named("__libc_start_main").is_empty()
+        && module_origin(module.name()) == Origin::Program
+}
+
+impl Code {
+    /// Code was mapped: finds the functions to follow in it.
+    pub fn mapped(&mut self, range: Range<u64>, path: &Path, offset: u64) -> Vec<u64> {
+        self.modules.insert(range.clone(), path, offset);
+        self.facts.fill(Facts::default());
+        let loaded = self.modules.modules();
+        let Some(loaded) = loaded
+            .iter()
+            .find(|loaded| loaded.module.path() == path && loaded.range.contains(&range.start))
+        else {
+            return Vec::new();
+        };
+        let (module, bias) = (loaded.module, loaded.bias);
+        let origin = module_origin(module.name());
+        let mut found: Vec<(u64, Known)> = Vec::new();
+        if origin != Origin::Linker {
+            for (name, known) in known::FUNCTIONS {
+                for function in module.functions_named(name) {
+                    if !function.indirect {
+                        found.push((function.start.wrapping_add(bias), *known));
+                    }
+                }
+            }
+            if origin == Origin::CLibrary || contains_c_library(module) {
+                let listed = |name: &str| known::FUNCTIONS.iter().any(|(known, _)| *known == name);
+                for function in module.functions() {
+                    if function.name.starts_with(known::QUIET_PREFIX)
+                        && !listed(&function.name)
+                        && !known::NOT_QUIET.contains(&function.name.as_str())
+                    {
+                        found.push((function.start.wrapping_add(bias), Known::Quiet));
+                    }
+                }
+            }
+        }
+        if origin == Origin::CLibrary {
+            for section in module.sections() {
+                if section.writable {
+                    self.library_data.push(
+                        section.addresses.start.wrapping_add(bias)
+                            ..section.addresses.end.wrapping_add(bias),
+                    );
+                }
+            }
+        }
+        let mut code = vec![0; (range.end - range.start) as usize];
+        if vm::memory::read(range.start, &mut code).is_ok() {
+            let magic = known::CLIENT_REQUEST;
+            for at in 0..code.len().saturating_sub(magic.len()) {
+                if code[at] == magic[0] && code[at..at + magic.len()] == magic {
+                    // Hooked at the exchange, when the arguments are ready.
+                    let exchange = range.start + at as u64 + 16;
+                    found.push((exchange, Known::ClientRequest));
+                }
+            }
+        }
+        found.retain(|(address, _)| range.contains(address));
+        for (address, known) in &found {
+            self.hooks.entry(*address).or_insert(*known);
+        }
+        found.into_iter().map(|(address, _)| address).collect()
+    }
+
+    pub fn unmapped(&mut self, range: Range<u64>) {
+        self.modules.remove(range.clone());
+        self.hooks.retain(|address, _| !range.contains(address));
+        self.library_data
+            .retain(|data| data.end <= range.start || data.start >= range.end);
+        self.facts.fill(Facts::default());
+    }
+
+    pub fn known_at(&self, address: u64) -> Option<Known> {
+        self.hooks.get(&address).copied()
+    }
+
+    /// The address is in the C library's static memory.
+    pub fn is_library_data(&self, address: u64) -> bool {
+        self.library_data
+            .iter()
+            .any(|range| range.contains(&address))
+    }
+
+    fn index(pc: u64) -> usize {
+        (pc ^ (pc >> 14)) as usize & (CACHE - 1)
+    }
+
+    pub fn origin(&mut self, pc: u64) -> Origin {
+        let known = &self.facts[Self::index(pc)];
+        if known.pc == pc {
+            return known.origin;
+        }
+        let origin = self.find_origin(pc);
+        self.facts[Self::index(pc)] = Facts {
+            pc,
+            origin,
+            ..Facts::default()
+        };
+        origin
+    }
+
+    fn find_origin(&self, pc: u64) -> Origin {
+        let Some((module, offset)) = self.modules.find(pc) else {
+            return Origin::Program;
+        };
+        let origin = module_origin(module.name());
+        if origin != Origin::Program {
+            return origin;
+        }
+        if contains_c_library(module)
+            && module.has_debug_info()
+            && module
+                .frames(offset)
+                .first()
+                .is_none_or(|frame| frame.file.is_none())
+        {
+            return Origin::CLibrary;
+        }
+        Origin::Program
+    }
+
+    /// The value this instruction loads decides a branch soon after.
+    pub fn feeds_branch(&mut self, pc: u64) -> bool {
+        self.origin(pc);
+        let index = Self::index(pc);
+        if let Some(answer) = self.facts[index].feeds_branch {
+            return answer;
+        }
+        let answer = self.find_feeds_branch(pc);
+        self.facts[index].feeds_branch = Some(answer);
+        answer
+    }
+
+    fn find_feeds_branch(&mut self, pc: u64) -> bool {
+        /// A compiler puts the test near the load.
+        const WINDOW: usize = 16;
+        let mut bytes = [0; 15 * WINDOW];
+        let mut length = bytes.len();
+        while length > 0 && vm::memory::read(pc, &mut bytes[..length]).is_err() {
+            length /= 2;
+        }
+        let mut decoder = Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE);
+        let mut carriers: Vec<Register> = Vec::new();
+        let mut flags_carry = false;
+        for step in 0..WINDOW {
+            let instruction = decoder.decode();
+            if instruction.is_invalid() {
+                return false;
+            }
+            match instruction.flow_control() {
+                FlowControl::ConditionalBranch => {
+                    if flags_carry {
+                        return true;
+                    }
+                    continue;
+                }
+                FlowControl::Next => {}
+                FlowControl::UnconditionalBranch => {
+                    // Loops at -O0 test at their end: follow the jump.
+                    let target = instruction.near_branch_target();
+                    let behind = target.wrapping_sub(pc);
+                    if target > instruction.ip() && behind < length as u64 {
+                        if decoder.set_position(behind as usize).is_err() {
+                            return false;
+                        }
+                        decoder.set_ip(target);
+                        continue;
+                    }
+                    return false;
+                }
+                _ => return false,
+            }
+            let info = self.info.info(&instruction);
+            let uses = step == 0
+                || info.used_registers().iter().any(|used| {
+                    matches!(
+                        used.access(),
+                        OpAccess::Read | OpAccess::CondRead | OpAccess::ReadWrite
+                    ) && carriers.contains(&used.register().full_register())
+                });
+            // A compare-and-swap or a test sets flags from what it used.
+            if instruction.rflags_modified() != 0 {
+                flags_carry = uses;
+            }
+            if instruction.mnemonic() == Mnemonic::Cmp || instruction.mnemonic() == Mnemonic::Test {
+                continue;
+            }
+            for used in info.used_registers() {
+                let register = used.register().full_register();
+                if !matches!(
+                    used.access(),
+                    OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite
+                ) || !register.is_gpr64()
+                {
+                    continue;
+                }
+                if uses {
+                    if !carriers.contains(&register) {
+                        carriers.push(register);
+                    }
+                } else if used.access() == OpAccess::Write {
+                    carriers.retain(|known| *known != register);
+                }
+            }
+        }
+        false
+    }
+
+    /// The atomic operation this instruction is, by debug info.
+    pub fn atomic(&mut self, pc: u64) -> Option<Atomic> {
+        self.origin(pc);
+        let index = Self::index(pc);
+        if let Some(answer) = self.facts[index].atomic {
+            return answer;
+        }
+        let answer = self
+            .modules
+            .atomic_access(pc)
+            .map(|used| self.meaning(pc, &used));
+        self.facts[index].atomic = Some(answer);
+        answer
+    }
+
+    fn meaning(&mut self, pc: u64, used: &AtomicUse) -> Atomic {
+        let both = |order_unknown| Atomic {
+            acquires: true,
+            releases: true,
+            order_unknown,
+        };
+        match used.order {
+            None => both(true),
+            Some(Ordering::Relaxed) if self.uses_fences(pc) => both(true),
+            Some(Ordering::Relaxed) => Atomic {
+                acquires: false,
+                releases: false,
+                order_unknown: false,
+            },
+            Some(Ordering::Acquire) => Atomic {
+                acquires: true,
+                releases: false,
+                order_unknown: false,
+            },
+            // Fences with acquire meaning leave no instruction behind: a
+            // decrement with release order is commonly followed by one.
+            Some(_) => both(false),
+        }
+    }
+
+    /// Stand-alone fences appear in the module's debug info.
+    fn uses_fences(&mut self, pc: u64) -> bool {
+        let Some((module, _)) = self.modules.find(pc) else {
+            return true;
+        };
+        if let Some(answer) = self.fences.get(module.path()) {
+            return *answer;
+        }
+        let path = module.path().to_path_buf();
+        let answer = std::fs::read(&path).is_ok_and(|bytes| {
+            let mentions = |needle: &[u8]| {
+                bytes
+                    .windows(needle.len())
+                    .any(|window| window[0] == needle[0] && window == needle)
+            };
+            mentions(b"atomic_thread_fence") || mentions(b"6atomic5fence")
+        });
+        self.fences.insert(path, answer);
+        answer
+    }
+}

@@ -1,0 +1,1052 @@
+//! Happens-before over the events of an execution.
+//!
+//! Papers 000 (section 3.2) and 003 (section 4.5) order accesses by the
+//! synchronisation between them; so does this observer, with vector clocks,
+//! which order exactly what the edges order (paper 000's sequencers order
+//! more, see `sequencer`). Edges come from the rules of design "what counts as
+//! synchronisation": annotations, known functions, the kernel, locked
+//! instructions, debug info. What is done with accesses is a `Checker`'s
+//! business: the first pass keeps epochs for all memory, the second full
+//! history for a few addresses.
+//!
+//! Guarantees: no edge is missed that the listed rules give, so two accesses
+//! called concurrent are concurrent under these rules. Accesses inside a known
+//! function are its own affair and not checked.
+
+use crate::clock::{Epoch, SLOTS, Slot, VectorClock};
+use crate::code::{Code, Origin};
+use crate::heap::{Block, Heap};
+use crate::known::{Known, request};
+use crate::sync::{Barrier, Object, Objects};
+use race::Moment;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::Path;
+use vm::context::{Registers, reg};
+use vm::memory;
+use vm::observe::{AccessEvent, AfterHook, Interest, Observer, SyscallEvent, ThreadEvent};
+
+/// How an access is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Meaning {
+    Plain,
+    /// A locked instruction, or atomic by debug info.
+    Atomic {
+        order_unknown: bool,
+    },
+    /// A block given back to the allocator.
+    Free,
+}
+
+/// An access that a checker must look at.
+#[derive(Debug, Clone, Copy)]
+pub struct Access {
+    pub moment: Moment,
+    /// Position in the order of all events looked at.
+    pub order: u64,
+    pub pc: u64,
+    pub address: u64,
+    pub size: u64,
+    pub read: bool,
+    pub write: bool,
+    pub meaning: Meaning,
+}
+
+/// A lock that a thread holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    pub address: u64,
+    pub kind: LockKind,
+    pub moment: Moment,
+    pub order: u64,
+    /// Times taken (recursive mutexes, readers).
+    pub times: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub enum LockKind {
+    Mutex,
+    Spin,
+    Read,
+    Write,
+    Stream,
+    Annotated,
+}
+
+/// A thread of the program.
+#[derive(Debug)]
+pub struct Thread {
+    pub number: u32,
+    pub slot: Slot,
+    pub clock: VectorClock,
+    /// The thread's own component of its clock.
+    pub epoch: Epoch,
+    pub held: Vec<Held>,
+    pub name: Option<String>,
+    /// The call of clone, by the creator.
+    pub created: Option<(Moment, u64)>,
+    pub stack: Option<Range<u64>>,
+    /// Descriptor and thread-local variables, above the stack proper.
+    local: Range<u64>,
+    calls: Vec<Call>,
+    inside: u32,
+    ended: bool,
+}
+
+/// A known function under way.
+#[derive(Debug, Clone, Copy)]
+struct Call {
+    known: Known,
+    function: u64,
+    stack: u64,
+    arguments: [u64; 4],
+    cycle: u64,
+    caller: u64,
+    moment: Moment,
+    order: u64,
+    /// Counted in `inside`.
+    counts: bool,
+}
+
+impl Thread {
+    fn advance(&mut self) {
+        let tick = self.clock.get(self.slot) + 1;
+        self.clock.set(self.slot, tick);
+        self.epoch = Epoch::new(self.slot, tick);
+    }
+
+    fn acquire(&mut self, clock: &VectorClock) {
+        self.clock.join(clock);
+    }
+}
+
+/// A misuse of a lock or an order that can deadlock, as the engine sees it.
+#[derive(Debug, Clone)]
+pub enum LockEvent<'a> {
+    Locking {
+        thread: &'a Thread,
+        address: u64,
+        moment: Moment,
+        order: u64,
+    },
+    NotHeld {
+        thread: &'a Thread,
+        address: u64,
+        owner: Option<u32>,
+        moment: Moment,
+        order: u64,
+    },
+    DestroyedHeld {
+        thread: &'a Thread,
+        address: u64,
+        owner: u32,
+        moment: Moment,
+        order: u64,
+    },
+}
+
+/// What a pass does with accesses.
+pub trait Checker {
+    /// Nothing new in this access (tested before anything else).
+    fn is_known(&self, address: u64, size: u32, write: bool, epoch: Epoch) -> bool;
+    /// Every access that gets this far is worth a look into debug info.
+    fn is_exact(&self) -> bool;
+    fn access(&mut self, access: &Access, thread: &Thread, heap: &Heap);
+    /// The memory is new.
+    fn clear(&mut self, range: Range<u64>);
+    fn lock(&mut self, _event: LockEvent<'_>) {}
+}
+
+/// Descriptors that carry synchronisation from writers to readers.
+#[derive(Debug, Default)]
+struct Channels {
+    by_descriptor: HashMap<u64, u64>,
+    clocks: HashMap<u64, VectorClock>,
+    next: u64,
+}
+
+pub struct Engine<C> {
+    pub checker: C,
+    pub code: Code,
+    pub heap: Heap,
+    threads: Vec<Option<Box<Thread>>>,
+    /// Slots of ended threads: slot, final clock value.
+    idle_slots: Vec<(Slot, u64)>,
+    slots: usize,
+    /// Objects of known functions, by address.
+    objects: Objects,
+    /// Words that carry edges by themselves, by address of four bytes.
+    words: Objects,
+    /// Words that any access synchronises by (guards of static variables),
+    /// and those that only library code does (once controls).
+    guards: HashMap<u64, bool>,
+    /// Threads by thread pointer (`pthread_t`).
+    by_pointer: HashMap<u64, u32>,
+    last_started: Option<u32>,
+    stacks: BTreeMap<u64, u64>,
+    channels: Channels,
+    owners: HashMap<u64, Vec<u32>>,
+    order: u64,
+    pub not_checked: Vec<String>,
+}
+
+impl<C: Checker> Engine<C> {
+    pub fn new(checker: C) -> Self {
+        let mut engine = Engine {
+            checker,
+            code: Code::default(),
+            heap: Heap::default(),
+            threads: Vec::new(),
+            idle_slots: Vec::new(),
+            slots: 0,
+            objects: Objects::default(),
+            words: Objects::default(),
+            guards: HashMap::new(),
+            by_pointer: HashMap::new(),
+            last_started: None,
+            stacks: BTreeMap::new(),
+            channels: Channels::default(),
+            owners: HashMap::new(),
+            order: 0,
+            not_checked: Vec::new(),
+        };
+        engine.start_thread(1, None, Moment::new(1, 0));
+        engine
+    }
+
+    pub fn threads(&self) -> impl Iterator<Item = &Thread> {
+        self.threads.iter().flatten().map(|thread| &**thread)
+    }
+
+    pub fn thread_state(&self, number: u32) -> Option<&Thread> {
+        self.threads.get(number as usize)?.as_deref()
+    }
+
+    fn next_order(&mut self) -> u64 {
+        self.order += 1;
+        self.order
+    }
+
+    /// Takes a thread out to work on it beside the rest of the engine.
+    fn take(&mut self, number: u32) -> Box<Thread> {
+        if self.thread_state(number).is_none() {
+            self.start_thread(number, None, Moment::new(number, 0));
+        }
+        match self.threads[number as usize].take() {
+            Some(thread) => thread,
+            None => unreachable!("started above"),
+        }
+    }
+
+    fn put(&mut self, thread: Box<Thread>) {
+        let index = thread.number as usize;
+        self.threads[index] = Some(thread);
+    }
+
+    fn start_thread(&mut self, number: u32, parent: Option<u32>, moment: Moment) {
+        let order = self.next_order();
+        let mut clock = VectorClock::default();
+        let mut name = None;
+        if let Some(parent) = parent {
+            let mut creator = self.take(parent);
+            clock = creator.clock.clone();
+            name = creator.name.clone();
+            creator.advance();
+            self.put(creator);
+        }
+        let idle = self
+            .idle_slots
+            .iter()
+            .position(|(slot, tick)| clock.get(*slot) >= *tick);
+        let (slot, tick) = match idle {
+            Some(index) => {
+                let (slot, tick) = self.idle_slots.swap_remove(index);
+                (slot, tick + 1)
+            }
+            None => {
+                if self.slots + 1 >= SLOTS {
+                    // Threads beyond share the last slot: their races with
+                    // one another are missed, none is made up.
+                    self.not_checked.push(format!(
+                        "more than {SLOTS} threads at once: races among those beyond were not looked for"
+                    ));
+                    self.slots = SLOTS - 2;
+                }
+                self.slots += 1;
+                ((self.slots - 1) as Slot, 1)
+            }
+        };
+        let tick = tick.max(clock.get(slot) + 1);
+        clock.set(slot, tick);
+        let index = number as usize;
+        if self.threads.len() <= index {
+            self.threads.resize_with(index + 1, || None);
+        }
+        self.threads[index] = Some(Box::new(Thread {
+            number,
+            slot,
+            clock,
+            epoch: Epoch::new(slot, tick),
+            held: Vec::new(),
+            name,
+            created: parent.map(|_| (moment, order)),
+            stack: None,
+            local: 0..0,
+            calls: Vec::new(),
+            inside: 0,
+            ended: false,
+        }));
+    }
+
+    /// Everything the thread did so far happens before what follows an
+    /// acquire of the object.
+    fn release(thread: &mut Thread, object: &mut Object) {
+        object.clock.join(&thread.clock);
+        thread.advance();
+    }
+
+    /// An access the fast check did not know.
+    fn slow(&mut self, event: &AccessEvent, thread: &mut Thread) {
+        let origin = self.code.origin(event.pc);
+        match origin {
+            Origin::Linker => return,
+            Origin::CLibrary if self.is_library_memory(event.address, thread) => return,
+            Origin::Threading => return self.synchronise(event, thread),
+            _ => {}
+        }
+        if let Some(only_library) = self.guards.get(&(event.address & !3))
+            && (!only_library || origin == Origin::CLibrary)
+        {
+            return self.synchronise(event, thread);
+        }
+        let order = self.next_order();
+        let mut access = Access {
+            moment: event.moment,
+            order,
+            pc: event.pc,
+            address: event.address,
+            size: u64::from(event.size),
+            read: event.read,
+            write: event.write,
+            meaning: Meaning::Plain,
+        };
+        let mut released = event.locked;
+        if event.locked {
+            self.locked(event, thread, &mut access);
+        } else if event.size <= 16 {
+            released = self.plain(event, thread, &mut access);
+        }
+        self.checker.access(&access, thread, &self.heap);
+        if released {
+            thread.advance();
+        }
+    }
+
+    /// Memory that the C library uses for itself.
+    fn is_library_memory(&self, address: u64, thread: &Thread) -> bool {
+        self.code.is_library_data(address)
+            || thread.local.contains(&address)
+            || self
+                .heap
+                .find(address)
+                .is_some_and(|block| block.by_library)
+    }
+
+    /// An access that is nothing but synchronisation.
+    fn synchronise(&mut self, event: &AccessEvent, thread: &mut Thread) {
+        let mut released = false;
+        for word in words_of(event.address, event.size) {
+            if event.read
+                && let Some(object) = self.words.get(word)
+            {
+                thread.acquire(&object.clock);
+            }
+            if event.write {
+                let object = self.words.entry(word);
+                object.clock.join(&thread.clock);
+                released = true;
+            }
+        }
+        if released {
+            thread.advance();
+        }
+    }
+
+    /// Rule 3: acquire and release, unless debug info says relaxed.
+    fn locked(&mut self, event: &AccessEvent, thread: &mut Thread, access: &mut Access) {
+        let (mut acquires, mut releases) = (true, event.write);
+        access.meaning = Meaning::Atomic {
+            order_unknown: false,
+        };
+        if let Some(atomic) = self.code.atomic(event.pc)
+            && !atomic.acquires
+            && !atomic.releases
+        {
+            (acquires, releases) = (false, false);
+        }
+        for word in words_of(event.address, event.size) {
+            let object = self.words.entry(word);
+            object.last_locked_by = Some(thread.number);
+            if acquires {
+                thread.acquire(&object.clock);
+            }
+            if releases {
+                object.clock.join(&thread.clock);
+            }
+        }
+    }
+
+    /// A plain instruction: rules 3 and 4 decide whether it is more.
+    /// Returns whether it released.
+    fn plain(&mut self, event: &AccessEvent, thread: &mut Thread, access: &mut Access) -> bool {
+        let word = event.address & !3;
+        let locked_by = self.words.get(word).map(|object| object.last_locked_by);
+        if locked_by.is_none() && !self.checker.is_exact() {
+            return false;
+        }
+        let atomic = self.code.atomic(event.pc);
+        let (acquires, releases, order_unknown) = match atomic {
+            Some(atomic) => (atomic.acquires, atomic.releases, atomic.order_unknown),
+            None if self.is_atomic_variable(event.address) => (true, true, true),
+            None => match locked_by.flatten() {
+                Some(owner) if event.write && !event.read && owner == thread.number => {
+                    (false, true, false)
+                }
+                Some(_) if event.read && !event.write && self.code.feeds_branch(event.pc) => {
+                    (true, false, false)
+                }
+                _ => return false,
+            },
+        };
+        access.meaning = Meaning::Atomic { order_unknown };
+        for word in words_of(event.address, event.size) {
+            if event.read
+                && acquires
+                && let Some(object) = self.words.get(word)
+            {
+                thread.acquire(&object.clock);
+            }
+            if event.write && releases {
+                self.words.entry(word).clock = thread.clock.clone();
+            }
+        }
+        event.write && releases
+    }
+
+    fn is_atomic_variable(&self, address: u64) -> bool {
+        self.checker.is_exact()
+            && self
+                .code
+                .modules
+                .variable_at(address)
+                .is_some_and(|variable| variable.atomic)
+    }
+
+    /// The memory is new: nothing that happened there before matters.
+    fn renew(&mut self, range: Range<u64>) {
+        self.words.forget(range.clone());
+        self.objects.forget(range.clone());
+        self.checker.clear(range);
+    }
+
+    fn free_block(&mut self, call: &Call, start: u64, thread: &Thread) {
+        let Some(block) = self.heap.find(start).copied() else {
+            return;
+        };
+        if block.start != start {
+            return;
+        }
+        if !block.by_library && block.size > 0 {
+            let access = Access {
+                moment: call.moment,
+                order: call.order,
+                pc: call.function,
+                address: start,
+                size: block.size,
+                read: false,
+                write: true,
+                meaning: Meaning::Free,
+            };
+            self.checker.access(&access, thread, &self.heap);
+        }
+        self.heap.free(start);
+        let range = start..start + block.size;
+        self.words.forget(range.clone());
+        self.objects.forget(range);
+    }
+
+    fn allocate(&mut self, call: &Call, start: u64, size: u64, thread: &Thread) {
+        if start == 0 {
+            return;
+        }
+        // An allocator above another one (operator new, reallocarray) gives
+        // out the block it got: the outermost call is the user's.
+        let outermost = thread
+            .calls
+            .iter()
+            .find(|outer| outer.known.is_allocator() || outer.known == Known::AllocatesForCaller)
+            .unwrap_or(call);
+        let by_library = outermost.known != Known::AllocatesForCaller
+            && self.code.origin(outermost.caller) == Origin::CLibrary;
+        let (moment, order) = (outermost.moment, outermost.order);
+        self.renew(start..start + size);
+        self.heap.allocate(Block {
+            start,
+            size,
+            moment,
+            order,
+            by_library,
+        });
+    }
+
+    fn acquire_lock(&mut self, thread: &mut Thread, address: u64, kind: LockKind, call: &Call) {
+        let object = self.objects.entry(address);
+        thread.acquire(&object.clock);
+        if kind != LockKind::Read {
+            thread.acquire(&object.readers);
+        }
+        match thread.held.iter_mut().find(|held| held.address == address) {
+            Some(held) => held.times += 1,
+            None => {
+                self.checker.lock(LockEvent::Locking {
+                    thread,
+                    address,
+                    moment: call.moment,
+                    order: call.order,
+                });
+                thread.held.push(Held {
+                    address,
+                    kind,
+                    moment: call.moment,
+                    order: call.order,
+                    times: 1,
+                });
+                self.owners.entry(address).or_default().push(thread.number);
+            }
+        }
+    }
+
+    fn release_lock(&mut self, thread: &mut Thread, address: u64, call: &Call) {
+        let mut shared = false;
+        match thread.held.iter().position(|held| held.address == address) {
+            Some(index) => {
+                shared = thread.held[index].kind == LockKind::Read;
+                thread.held[index].times -= 1;
+                if thread.held[index].times == 0 {
+                    thread.held.remove(index);
+                    if let Some(owners) = self.owners.get_mut(&address) {
+                        owners.retain(|owner| *owner != thread.number);
+                    }
+                }
+            }
+            None => {
+                let owner = self
+                    .owners
+                    .get(&address)
+                    .and_then(|owners| owners.first().copied());
+                self.checker.lock(LockEvent::NotHeld {
+                    thread,
+                    address,
+                    owner,
+                    moment: call.moment,
+                    order: call.order,
+                });
+            }
+        }
+        let object = self.objects.entry(address);
+        if shared {
+            object.readers.join(&thread.clock);
+        } else {
+            object.clock.join(&thread.clock);
+        }
+        thread.advance();
+    }
+
+    fn entered(&mut self, call: &mut Call, thread: &mut Thread) {
+        let [first, second, third, _] = call.arguments;
+        match call.known {
+            Known::MutexInit => self.objects.forget(first..first + 1),
+            Known::MutexDestroy => {
+                if let Some(owner) = self
+                    .owners
+                    .get(&first)
+                    .and_then(|owners| owners.first().copied())
+                {
+                    self.checker.lock(LockEvent::DestroyedHeld {
+                        thread,
+                        address: first,
+                        owner,
+                        moment: call.moment,
+                        order: call.order,
+                    });
+                }
+            }
+            Known::MutexUnlock | Known::SpinUnlock | Known::RwUnlock | Known::StreamUnlock => {
+                self.release_lock(thread, first, call);
+            }
+            Known::CondWait => self.release_lock(thread, second, call),
+            Known::CondSignal | Known::SemaphorePost => {
+                Self::release(thread, self.objects.entry(first));
+            }
+            Known::BarrierInit => {
+                self.objects.entry(first).barrier = Some(Barrier::new(third));
+            }
+            Known::BarrierWait => {
+                let barrier = self
+                    .objects
+                    .entry(first)
+                    .barrier
+                    .get_or_insert_with(|| Barrier::new(1));
+                call.cycle = barrier.arrive(&thread.clock);
+                thread.advance();
+            }
+            Known::Once => {
+                self.guards.insert(first & !3, true);
+            }
+            Known::GuardAcquire => {
+                self.guards.insert(first & !3, false);
+            }
+            Known::GuardRelease => {
+                Self::release(thread, self.objects.entry(first));
+                Self::release(thread, self.words.entry(first & !3));
+            }
+            Known::SetName => {
+                let name = memory::read_c_string(second, 16).unwrap_or_default();
+                let name = Some(String::from_utf8_lossy(&name).into_owned());
+                match self.by_pointer.get(&first).copied() {
+                    Some(number) if number != thread.number => {
+                        let mut named = self.take(number);
+                        named.name = name;
+                        self.put(named);
+                    }
+                    _ => thread.name = name,
+                }
+            }
+            Known::Free => self.free_block(call, first, thread),
+            _ => {}
+        }
+    }
+
+    fn left(&mut self, call: &Call, thread: &mut Thread, result: u64) {
+        let [first, second, ..] = call.arguments;
+        // EOWNERDEAD: the lock is taken all the same.
+        let taken = matches!(result as i32, 0 | libc::EOWNERDEAD);
+        match call.known {
+            Known::MutexLock if taken => self.acquire_lock(thread, first, LockKind::Mutex, call),
+            Known::SpinLock if taken => self.acquire_lock(thread, first, LockKind::Spin, call),
+            Known::ReadLock if taken => self.acquire_lock(thread, first, LockKind::Read, call),
+            Known::WriteLock if taken => self.acquire_lock(thread, first, LockKind::Write, call),
+            Known::StreamLock if taken => self.acquire_lock(thread, first, LockKind::Stream, call),
+            Known::CondWait => {
+                self.acquire_lock(thread, second, LockKind::Mutex, call);
+                if taken {
+                    let clock = self.objects.entry(first).clock.clone();
+                    thread.acquire(&clock);
+                }
+            }
+            Known::SemaphoreWait if taken => {
+                let clock = self.objects.entry(first).clock.clone();
+                thread.acquire(&clock);
+            }
+            Known::BarrierWait => {
+                if let Some(barrier) = &mut self.objects.entry(first).barrier {
+                    let clock = barrier.leave(call.cycle);
+                    thread.acquire(&clock);
+                }
+            }
+            Known::GuardAcquire => {
+                if let Some(object) = self.objects.get(first) {
+                    let clock = object.clock.clone();
+                    thread.acquire(&clock);
+                }
+            }
+            Known::Join if result as i32 == 0 => {
+                if let Some(number) = self.by_pointer.get(&first)
+                    && let Some(joined) = self.thread_state(*number)
+                {
+                    let clock = joined.clock.clone();
+                    thread.acquire(&clock);
+                }
+            }
+            Known::Malloc => self.allocate(call, result, first, thread),
+            Known::Calloc => {
+                self.allocate(call, result, first.saturating_mul(second), thread);
+            }
+            Known::AlignedAlloc => self.allocate(call, result, second, thread),
+            Known::PosixMemalign if result as i32 == 0 => {
+                let start = memory::get::<u64>(first).unwrap_or(0);
+                self.allocate(call, start, call.arguments[2], thread);
+            }
+            Known::Realloc | Known::ReallocArray if result != 0 => {
+                let size = if call.known == Known::Realloc {
+                    second
+                } else {
+                    second.saturating_mul(call.arguments[2])
+                };
+                self.reallocate(call, first, result, size, thread);
+            }
+            _ => {}
+        }
+    }
+
+    fn reallocate(&mut self, call: &Call, old: u64, new: u64, size: u64, thread: &Thread) {
+        if old != new {
+            self.free_block(call, old, thread);
+            return self.allocate(call, new, size, thread);
+        }
+        // Grown or shrunk in place: what is kept keeps its past.
+        let Some(block) = self.heap.free(old) else {
+            return self.allocate(call, new, size, thread);
+        };
+        if size > block.size {
+            self.renew(old + block.size..old + size);
+        }
+        self.heap.allocate(Block { size, ..block });
+    }
+
+    fn annotated(&mut self, known: Known, arguments: &[u64; 4], thread: &mut Thread, call: &Call) {
+        let at = |position: u8| arguments.get(usize::from(position)).copied().unwrap_or(0);
+        match known {
+            Known::HappensBefore(position) => {
+                Self::release(thread, self.objects.entry(at(position)));
+            }
+            Known::HappensAfter(position) => {
+                if let Some(object) = self.objects.get(at(position)) {
+                    let clock = object.clock.clone();
+                    thread.acquire(&clock);
+                }
+            }
+            Known::HappensForget(position) => {
+                let address = at(position);
+                self.objects.forget(address..address + 1);
+            }
+            Known::LockAcquired(position) => {
+                self.acquire_lock(thread, at(position), LockKind::Annotated, call);
+            }
+            Known::LockReleased(position) => self.release_lock(thread, at(position), call),
+            Known::ClientRequest => self.client_request(thread, call),
+            _ => {}
+        }
+    }
+
+    /// Rule 0: what the program says through Valgrind's client requests.
+    fn client_request(&mut self, thread: &mut Thread, call: &Call) {
+        let Ok(words) = memory::get::<[u64; 4]>(call.arguments[0]) else {
+            return;
+        };
+        let [number, first, second, _] = words;
+        let arguments = [first, second, 0, 0];
+        let known = match number {
+            request::HAPPENS_BEFORE => Known::HappensBefore(0),
+            request::HAPPENS_AFTER => Known::HappensAfter(0),
+            request::FORGET => Known::HappensForget(0),
+            request::LOCK_ACQUIRED => Known::LockAcquired(0),
+            request::LOCK_RELEASED => Known::LockReleased(0),
+            request::CLEAN_MEMORY => {
+                return self.renew(first..first.saturating_add(second));
+            }
+            _ => return,
+        };
+        self.annotated(known, &arguments, thread, call);
+    }
+
+    /// Edges and facts that system calls give.
+    fn system_call(&mut self, event: &SyscallEvent, thread: &mut Thread) {
+        let [first, second, _, fourth, fifth, _] = event.arguments;
+        if event.result < 0 {
+            return;
+        }
+        let result = event.result as u64;
+        match event.number as i64 {
+            libc::SYS_mmap if fourth as i32 & libc::MAP_STACK != 0 => {
+                self.stacks.insert(result, second);
+            }
+            libc::SYS_clone => self.cloned(second, fifth),
+            libc::SYS_clone3 => {
+                // struct clone_args: stack, stack_size, tls at 40, 48, 56.
+                if let Ok([stack, size, pointer]) = memory::get::<[u64; 3]>(first + 40) {
+                    self.cloned(stack.wrapping_add(size), pointer);
+                }
+            }
+            libc::SYS_prctl if first as i32 == libc::PR_SET_NAME => {
+                let name = memory::read_c_string(second, 16).unwrap_or_default();
+                thread.name = Some(String::from_utf8_lossy(&name).into_owned());
+            }
+            libc::SYS_pipe | libc::SYS_pipe2 => self.paired(first),
+            libc::SYS_socketpair => self.paired(fourth),
+            libc::SYS_eventfd | libc::SYS_eventfd2 => {
+                let channel = self.new_channel();
+                self.channels.by_descriptor.insert(result, channel);
+            }
+            libc::SYS_dup | libc::SYS_dup2 | libc::SYS_dup3 => self.duplicated(first, result),
+            libc::SYS_fcntl if matches!(second as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
+                self.duplicated(first, result);
+            }
+            libc::SYS_close => {
+                self.channels.by_descriptor.remove(&first);
+            }
+            libc::SYS_write | libc::SYS_writev | libc::SYS_sendto | libc::SYS_sendmsg => {
+                if let Some(channel) = self.channels.by_descriptor.get(&first) {
+                    let clock = self.channels.clocks.entry(*channel).or_default();
+                    clock.join(&thread.clock);
+                    thread.advance();
+                }
+            }
+            libc::SYS_read | libc::SYS_readv | libc::SYS_recvfrom | libc::SYS_recvmsg => {
+                if let Some(channel) = self.channels.by_descriptor.get(&first)
+                    && let Some(clock) = self.channels.clocks.get(channel)
+                {
+                    thread.acquire(clock);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn new_channel(&mut self) -> u64 {
+        self.channels.next += 1;
+        self.channels.next
+    }
+
+    /// Two descriptors at `address`: what is written to one is read from the
+    /// other (both share one channel: a little too much order for socket
+    /// pairs, never too little).
+    fn paired(&mut self, address: u64) {
+        let Ok([one, other]) = memory::get::<[u32; 2]>(address) else {
+            return;
+        };
+        let channel = self.new_channel();
+        self.channels.by_descriptor.insert(u64::from(one), channel);
+        self.channels
+            .by_descriptor
+            .insert(u64::from(other), channel);
+    }
+
+    fn duplicated(&mut self, from: u64, to: u64) {
+        match self.channels.by_descriptor.get(&from).copied() {
+            Some(channel) => {
+                self.channels.by_descriptor.insert(to, channel);
+            }
+            None => {
+                self.channels.by_descriptor.remove(&to);
+            }
+        }
+    }
+
+    /// The thread that just started has this stack and thread pointer: its
+    /// stack may have been another thread's before.
+    fn cloned(&mut self, stack_top: u64, pointer: u64) {
+        let Some(number) = self.last_started.take() else {
+            return;
+        };
+        self.by_pointer.insert(pointer, number);
+        let stack = self
+            .stacks
+            .range(..stack_top)
+            .next_back()
+            .map(|(start, size)| *start..*start + *size)
+            .filter(|stack| stack_top <= stack.end);
+        if let Some(stack) = &stack {
+            // Above the first frame lie the thread's descriptor and TLS,
+            // which its creator has just filled in, unseen.
+            self.renew(stack.clone());
+        }
+        let mut thread = self.take(number);
+        thread.local = stack_top..stack.as_ref().map_or(stack_top, |stack| stack.end);
+        thread.stack = stack;
+        self.put(thread);
+    }
+}
+
+/// The four-byte words that an access touches.
+fn words_of(address: u64, size: u32) -> impl Iterator<Item = u64> {
+    let first = address & !3;
+    (first..address.saturating_add(u64::from(size))).step_by(4)
+}
+
+impl<C: Checker + 'static> Observer for Engine<C> {
+    fn interest(&self) -> Interest {
+        Interest { accesses: true }
+    }
+
+    fn accesses(&mut self, batch: &[AccessEvent]) {
+        let Some(first) = batch.first() else {
+            return;
+        };
+        let mut thread = self.take(first.moment.thread);
+        if thread.inside == 0 {
+            for event in batch {
+                let write = event.write;
+                if !event.locked
+                    && self
+                        .checker
+                        .is_known(event.address, event.size, write, thread.epoch)
+                {
+                    continue;
+                }
+                self.slow(event, &mut thread);
+            }
+        }
+        self.put(thread);
+    }
+
+    fn kernel_access(&mut self, moment: Moment, address: u64, size: u64, write: bool) {
+        let thread = self.take(moment.thread);
+        let skipped = thread.inside > 0
+            || self.is_library_memory(address, &thread)
+            || self.guards.contains_key(&(address & !3))
+            || self.words.get(address & !3).is_some();
+        if !skipped {
+            let access = Access {
+                moment,
+                order: self.next_order(),
+                pc: 0,
+                address,
+                size,
+                read: !write,
+                write,
+                meaning: Meaning::Plain,
+            };
+            self.checker.access(&access, &thread, &self.heap);
+        }
+        self.put(thread);
+    }
+
+    fn syscall(&mut self, event: &SyscallEvent, _registers: &Registers) {
+        self.next_order();
+        let mut thread = self.take(event.moment.thread);
+        self.system_call(event, &mut thread);
+        self.put(thread);
+    }
+
+    fn thread(&mut self, moment: Moment, event: ThreadEvent) {
+        match event {
+            ThreadEvent::Started { thread, parent } => {
+                self.start_thread(thread, Some(parent), moment);
+                self.last_started = Some(thread);
+            }
+            ThreadEvent::Exited { thread } => {
+                let mut thread = self.take(thread);
+                thread.ended = true;
+                thread.calls.clear();
+                thread.inside = 0;
+                self.idle_slots
+                    .push((thread.slot, thread.clock.get(thread.slot)));
+                self.put(thread);
+            }
+            ThreadEvent::FutexWake { waker, woken, .. } => {
+                let mut from = self.take(waker);
+                if from.inside == 0 && waker != woken {
+                    let mut to = self.take(woken);
+                    to.acquire(&from.clock);
+                    self.put(to);
+                    from.advance();
+                }
+                self.put(from);
+            }
+            ThreadEvent::Switched { .. } => {}
+        }
+    }
+
+    fn code_mapped(&mut self, range: Range<u64>, path: &Path, offset: u64) -> Vec<u64> {
+        self.code.mapped(range, path, offset)
+    }
+
+    fn unmapped(&mut self, _moment: Moment, range: Range<u64>) {
+        self.code.unmapped(range.clone());
+        self.stacks.retain(|start, _| !range.contains(start));
+        self.renew(range);
+    }
+
+    fn hook(&mut self, moment: Moment, registers: &Registers) -> AfterHook {
+        let Some(known) = self.code.known_at(registers.rip) else {
+            return AfterHook::Nothing;
+        };
+        let gpr = &registers.gpr;
+        let stack = gpr[reg::RSP];
+        let order = self.next_order();
+        let mut thread = self.take(moment.thread);
+        // Calls below the stack pointer were left some other way (a
+        // cancellation, a longjmp).
+        while thread.calls.last().is_some_and(|call| call.stack < stack) {
+            if let Some(call) = thread.calls.pop()
+                && call.counts
+            {
+                thread.inside -= 1;
+            }
+        }
+        let mut call = Call {
+            known,
+            function: registers.rip,
+            stack,
+            arguments: [gpr[reg::RDI], gpr[reg::RSI], gpr[reg::RDX], gpr[reg::RCX]],
+            cycle: 0,
+            caller: memory::get::<u64>(stack).unwrap_or(0),
+            moment,
+            order,
+            counts: !known.calls_back(),
+        };
+        let follow = match known {
+            Known::HappensBefore(_)
+            | Known::HappensAfter(_)
+            | Known::HappensForget(_)
+            | Known::LockCreate(_)
+            | Known::LockAcquired(_)
+            | Known::LockReleased(_) => {
+                let arguments = call.arguments;
+                self.annotated(known, &arguments, &mut thread, &call);
+                false
+            }
+            Known::ClientRequest => {
+                call.arguments[0] = gpr[reg::RAX];
+                self.annotated(known, &[0; 4], &mut thread, &call);
+                false
+            }
+            // What one known function does inside another is its own
+            // affair; memory comes and goes all the same.
+            _ if thread.inside > 0 && !known.is_allocator() => false,
+            _ => {
+                let nested = thread.calls.iter().any(|call| call.known.is_allocator());
+                if !(nested && known == Known::Free) {
+                    self.entered(&mut call, &mut thread);
+                }
+                true
+            }
+        };
+        if follow {
+            if call.counts {
+                thread.inside += 1;
+            }
+            thread.calls.push(call);
+        }
+        self.put(thread);
+        if follow {
+            AfterHook::TellReturn
+        } else {
+            AfterHook::Nothing
+        }
+    }
+
+    fn returned(&mut self, moment: Moment, function: u64, registers: &Registers) {
+        self.next_order();
+        let mut thread = self.take(moment.thread);
+        if let Some(index) = thread
+            .calls
+            .iter()
+            .rposition(|call| call.function == function)
+        {
+            let call = thread.calls[index];
+            for gone in thread.calls.drain(index..) {
+                if gone.counts {
+                    thread.inside -= 1;
+                }
+            }
+            self.left(&call, &mut thread, registers.gpr[reg::RAX]);
+        }
+        self.put(thread);
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn std::any::Any> {
+        self
+    }
+}

@@ -1,0 +1,103 @@
+//! The first pass: which bytes are racy at all.
+//!
+//! Keeps epochs for all memory (`shadow`) and notes the bytes of every access
+//! that is concurrent with an earlier conflicting one. It reports no pairs:
+//! debug info is not asked for every instruction here, so an atomic access
+//! that looks like a plain one may be among the candidates. The second pass
+//! looks at just these addresses with everything that is known. Adding edges
+//! only ever takes races away, so no race is lost between the passes.
+
+use crate::clock::Epoch;
+use crate::engine::{Access, Checker, Meaning, Thread};
+use crate::heap::Heap;
+use crate::shadow::{Shadow, ShadowError, pieces};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Granules with racy bytes kept; what lies beyond is counted.
+const LIMIT: usize = 1 << 20;
+
+/// The bytes worth a second look.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Candidates {
+    /// Granule (address / 8) and mask of bytes.
+    pub racy: HashMap<u64, u8>,
+    /// Granules that locked instructions have used: plain accesses there may
+    /// be synchronisation.
+    pub words: Vec<u64>,
+    /// Racy granules beyond the limit.
+    pub left_out: u64,
+}
+
+pub struct Finder {
+    shadow: Shadow,
+    pub candidates: Candidates,
+    words: HashMap<u64, ()>,
+}
+
+impl Finder {
+    pub fn new() -> Result<Finder, ShadowError> {
+        Ok(Finder {
+            shadow: Shadow::new()?,
+            candidates: Candidates::default(),
+            words: HashMap::new(),
+        })
+    }
+
+    pub fn finish(mut self) -> Candidates {
+        self.candidates.words = self.words.into_keys().collect();
+        self.candidates
+    }
+}
+
+impl Checker for Finder {
+    #[inline(always)]
+    fn is_known(&self, address: u64, size: u32, write: bool, epoch: Epoch) -> bool {
+        let first = (address & 7) as u32;
+        if first + size > 8 {
+            return false;
+        }
+        let mask = (((1u32 << size) - 1) << first) as u8;
+        self.shadow.is_known(address >> 3, mask, write, epoch)
+    }
+
+    fn is_exact(&self) -> bool {
+        false
+    }
+
+    fn access(&mut self, access: &Access, thread: &Thread, _heap: &Heap) {
+        let (epoch, clock) = (thread.epoch, &thread.clock);
+        for piece in pieces(access.address, access.size) {
+            let racy = match access.meaning {
+                Meaning::Atomic { .. } => {
+                    self.words.entry(piece.granule).or_default();
+                    self.shadow.atomic(piece, epoch, clock, access.write)
+                }
+                Meaning::Plain | Meaning::Free => {
+                    let mut racy = 0;
+                    if access.read {
+                        racy |= self.shadow.read(piece, epoch, clock);
+                    }
+                    if access.write {
+                        racy |= self.shadow.write(piece, epoch, clock);
+                    }
+                    racy
+                }
+            };
+            if racy != 0 {
+                let racy_granules = &mut self.candidates.racy;
+                if racy_granules.len() < LIMIT || racy_granules.contains_key(&piece.granule) {
+                    *racy_granules.entry(piece.granule).or_default() |= racy;
+                } else {
+                    self.candidates.left_out += 1;
+                }
+            }
+        }
+    }
+
+    fn clear(&mut self, range: Range<u64>) {
+        self.shadow
+            .clear(range.start, range.end.saturating_sub(range.start));
+    }
+}

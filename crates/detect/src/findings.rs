@@ -1,0 +1,312 @@
+//! From pairs of instructions to the races of a report.
+//!
+//! Pairs of instructions whose source lines are the same are one race (an
+//! increment without optimisation is a load and a store on one line). Every
+//! race is shown by one instance, the first; all instances are counted and the
+//! first of them listed.
+
+use crate::engine::LockKind;
+use crate::history::{INSTANCES_KEPT, LockProblem, Pair, Side};
+use crate::scene::{Scene, Wanted};
+use race::{Access, AccessKind, Frame, Moment, Place, Race, Report, Site, labels};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+
+/// What is known of a thread at the end.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ThreadFacts {
+    pub number: u32,
+    pub name: Option<String>,
+    pub created: Option<(Moment, u64)>,
+    pub stack: Option<Range<u64>>,
+}
+
+/// What the second pass found.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Found {
+    pub pairs: Vec<Pair>,
+    pub pairs_left_out: u64,
+    pub lock_problems: Vec<LockProblem>,
+    pub threads: Vec<ThreadFacts>,
+}
+
+impl Found {
+    fn thread(&self, number: u32) -> Option<&ThreadFacts> {
+        self.threads.iter().find(|thread| thread.number == number)
+    }
+
+    /// The thread on whose stack an address is.
+    fn stack_owner(&self, address: u64) -> Option<u32> {
+        self.threads
+            .iter()
+            .rev()
+            .find(|thread| {
+                thread
+                    .stack
+                    .as_ref()
+                    .is_some_and(|stack| stack.contains(&address))
+            })
+            .map(|thread| thread.number)
+    }
+}
+
+fn stop_at(found: &Found, pair: &Pair, side: &Side) -> Wanted {
+    Wanted {
+        order: side.order,
+        moment: side.moment,
+        memory: (side.kind != AccessKind::Free)
+            .then_some((side.address, u32::try_from(side.size).unwrap_or(u32::MAX))),
+        describe: Some(pair.address),
+        stack_of: Some(found.stack_owner(pair.address).unwrap_or(1)),
+    }
+}
+
+fn plain_stop((moment, order): (Moment, u64)) -> Wanted {
+    Wanted {
+        order,
+        moment,
+        memory: None,
+        describe: None,
+        stack_of: None,
+    }
+}
+
+/// All the stops that the report needs.
+pub fn wanted(found: &Found) -> Vec<Wanted> {
+    let mut wanted = Vec::new();
+    for pair in &found.pairs {
+        for side in &pair.sides {
+            wanted.push(stop_at(found, pair, side));
+            if let Some(created) = found
+                .thread(side.moment.thread)
+                .and_then(|thread| thread.created)
+            {
+                wanted.push(plain_stop(created));
+            }
+        }
+        if let Some((_, _, moment, order)) = pair.block {
+            wanted.push(plain_stop((moment, order)));
+        }
+    }
+    for problem in &found.lock_problems {
+        wanted.extend(problem.at.iter().copied().map(plain_stop));
+    }
+    wanted.sort_by_key(|stop| (stop.order, stop.describe));
+    wanted.dedup();
+    wanted
+}
+
+struct Scenes<'a> {
+    by_stop: HashMap<(Moment, Option<u64>), &'a Scene>,
+}
+
+impl<'a> Scenes<'a> {
+    fn get(&self, stop: &Wanted) -> Option<&'a Scene> {
+        self.by_stop.get(&(stop.moment, stop.describe)).copied()
+    }
+
+    fn stack(&self, at: (Moment, u64)) -> Vec<Frame> {
+        self.get(&plain_stop(at))
+            .map(|scene| scene.stack.clone())
+            .unwrap_or_default()
+    }
+}
+
+/// A value as text: a number for what fits in one, else bytes.
+fn value(bytes: &[u8]) -> String {
+    match bytes.len() {
+        1 | 2 | 4 | 8 => {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            let number = u64::from_le_bytes(word);
+            if number < 1 << 20 {
+                number.to_string()
+            } else {
+                format!("{number:#x}")
+            }
+        }
+        _ => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+    }
+}
+
+fn lock_name(address: u64, kind: LockKind, names: &HashMap<u64, String>) -> String {
+    let what = match kind {
+        LockKind::Mutex => "mutex",
+        LockKind::Spin => "spin lock",
+        LockKind::Read => "read lock",
+        LockKind::Write => "write lock",
+        LockKind::Stream => "stream lock",
+        LockKind::Annotated => "annotated lock",
+    };
+    match names.get(&address) {
+        Some(name) => format!("{what} {name}"),
+        None => format!("{what} at {address:#x}"),
+    }
+}
+
+fn access(found: &Found, scenes: &Scenes<'_>, pair: &Pair, side: &Side) -> Access {
+    let scene = scenes.get(&stop_at(found, pair, side));
+    let site = scene.map_or_else(
+        || Site {
+            offset: Some(side.pc),
+            ..Site::default()
+        },
+        |scene| scene.user_site.clone(),
+    );
+    let thread = found.thread(side.moment.thread);
+    let mut access = Access::new(
+        side.kind,
+        u32::try_from(side.size).unwrap_or(u32::MAX),
+        site,
+    );
+    access.atomic = side.atomic;
+    access.address = Some(side.address);
+    access.thread = Some(side.moment.thread);
+    access.thread_name = thread.and_then(|thread| thread.name.clone());
+    access.moment = Some(side.moment);
+    access.locks = side
+        .held
+        .iter()
+        .map(|(address, kind)| lock_name(*address, *kind, &HashMap::new()))
+        .collect();
+    if let Some(scene) = scene {
+        access.stack = scene.stack.clone();
+        access.value_before = scene.before.as_deref().map(value);
+        if side.kind == AccessKind::Write {
+            access.value_after = scene.after.as_deref().map(value);
+        }
+    }
+    if let Some(created) = thread.and_then(|thread| thread.created) {
+        access.thread_created_at = scenes.stack(created);
+    }
+    access
+}
+
+fn place(found: &Found, scenes: &Scenes<'_>, pair: &Pair) -> Place {
+    let variable = pair
+        .sides
+        .iter()
+        .rev()
+        .filter_map(|side| scenes.get(&stop_at(found, pair, side)))
+        .find_map(|scene| scene.variable.as_ref());
+    let mut place = Place {
+        address: Some(pair.address),
+        ..Place::default()
+    };
+    if let Some((start, size, moment, order)) = pair.block {
+        place.description = match pair.address - start {
+            0 => format!("heap block of {size} bytes"),
+            offset => format!("byte {offset} of a heap block of {size} bytes"),
+        };
+        place.allocated_at = scenes.stack((moment, order));
+        return place;
+    }
+    let owner = found.stack_owner(pair.address);
+    place.description = match (variable, owner) {
+        (Some(variable), owner) => match (&variable.function, owner) {
+            (Some(function), Some(owner)) => {
+                format!("{} in {function}, stack of thread {owner}", variable.path)
+            }
+            (Some(function), None) => format!("{} in {function}", variable.path),
+            _ => variable.path.clone(),
+        },
+        (None, Some(owner)) => format!("stack of thread {owner}"),
+        (None, None) => "memory of no known variable".into(),
+    };
+    place
+}
+
+/// What two sites must share to be the same place in a race.
+fn site_key(site: &Site) -> (Option<String>, Option<u32>, Option<String>, Option<u64>) {
+    match (&site.file, site.line) {
+        (Some(file), Some(line)) => (Some(file.clone()), Some(line), None, None),
+        _ => (None, None, site.module.clone(), site.offset),
+    }
+}
+
+/// Writes against writes say most.
+fn weight(pair: &Pair) -> u32 {
+    pair.sides
+        .iter()
+        .map(|side| match side.kind {
+            AccessKind::Free => 3,
+            AccessKind::Write => 2,
+            _ => 1,
+        })
+        .sum()
+}
+
+/// Enters the races found into the report.
+pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], directory: &Path) {
+    let scenes = Scenes {
+        by_stop: scenes
+            .iter()
+            .map(|(stop, scene)| ((stop.moment, stop.describe), scene))
+            .collect(),
+    };
+    let mut groups: HashMap<_, Vec<(&Pair, [Access; 2])>> = HashMap::new();
+    for pair in &found.pairs {
+        let accesses = [
+            access(found, &scenes, pair, &pair.sides[0]),
+            access(found, &scenes, pair, &pair.sides[1]),
+        ];
+        let mut keys = accesses
+            .each_ref()
+            .map(|access| (access.kind == AccessKind::Free, site_key(&access.site)));
+        keys.sort();
+        groups.entry(keys).or_default().push((pair, accesses));
+    }
+    for mut group in groups.into_values() {
+        group.sort_by_key(|(pair, _)| (u32::MAX - weight(pair), pair.sides[1].order));
+        let count = group.iter().map(|(pair, _)| pair.count).sum();
+        let mut occurrences: Vec<_> = group
+            .iter()
+            .flat_map(|(pair, _)| pair.instances.iter().copied())
+            .collect();
+        occurrences.truncate(INSTANCES_KEPT);
+        let mut all_labels: Vec<&str> = Vec::new();
+        for (pair, _) in &group {
+            if pair.sides[0].atomic != pair.sides[1].atomic {
+                all_labels.push(labels::MIXED_ATOMIC);
+            }
+            if pair.sides.iter().any(|side| side.order_unknown) {
+                all_labels.push(labels::ORDER_UNKNOWN);
+            }
+        }
+        all_labels.sort_unstable();
+        all_labels.dedup();
+        let Some((pair, accesses)) = group.into_iter().next() else {
+            continue;
+        };
+        let mut race = Race::new(0, count, accesses);
+        race.labels = all_labels.into_iter().map(str::to_string).collect();
+        race.place = Some(place(found, &scenes, pair));
+        race.occurrences = occurrences;
+        for access in &race.accesses {
+            if let Some(moment) = access.moment {
+                race.replay.push(format!(
+                    "deadheat replay {} --until {moment}",
+                    directory.display()
+                ));
+            }
+        }
+        report.races.push(race);
+    }
+    if found.pairs_left_out > 0 {
+        report.not_checked.push(format!(
+            "{} more racing accesses, by pairs of instructions beyond the first 4096, are not listed",
+            found.pairs_left_out
+        ));
+    }
+    report.races.sort_by(|one, other| {
+        let order = |race: &Race| {
+            race.occurrences
+                .first()
+                .map(|instance| (instance.first, instance.second))
+        };
+        order(one).cmp(&order(other))
+    });
+    report.sort_and_number();
+}

@@ -1,0 +1,401 @@
+//! The second pass: all pairs and instances on the racy addresses.
+//!
+//! Keeps, for each watched granule, the latest access of every static site,
+//! thread and set of bytes. A new access is paired with each of those that is
+//! concurrent with it and conflicts: so every pair of sites that raced is
+//! found, and every dynamic access counts as an instance with the latest
+//! concurrent access of each other site and thread. (All pairs of dynamic
+//! accesses, of which there are quadratically many, would say nothing more.)
+//! Paper 000, section 3.3, takes its instances per overlapping regions in the
+//! same way.
+
+use crate::clock::Epoch;
+use crate::engine::{Access, Checker, LockEvent, LockKind, Meaning, Thread};
+use crate::find::Candidates;
+use crate::heap::{Block, Heap};
+use crate::shadow::pieces;
+use race::{AccessKind, Instance, Moment};
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+
+/// Instances kept per pair of instructions; all are counted.
+pub const INSTANCES_KEPT: usize = 1000;
+
+/// Past accesses kept per granule.
+const PAST_KEPT: usize = 256;
+
+/// Pairs of instructions kept.
+const PAIRS_KEPT: usize = 4096;
+
+/// One side of a pair, at one instance.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Side {
+    pub pc: u64,
+    pub kind: AccessKind,
+    pub address: u64,
+    pub size: u64,
+    pub atomic: bool,
+    pub order_unknown: bool,
+    pub moment: Moment,
+    pub order: u64,
+    pub held: Vec<(u64, LockKind)>,
+}
+
+/// Two instructions that raced.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Pair {
+    /// The instance shown: the earlier access, then the later one.
+    pub sides: [Side; 2],
+    pub address: u64,
+    pub size: u32,
+    pub count: u64,
+    pub instances: Vec<Instance>,
+    /// The heap block of the address: start, size, call of the allocator.
+    pub block: Option<(u64, u64, Moment, u64)>,
+}
+
+/// A lock used against its rules, or in an order that can deadlock.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LockProblem {
+    pub what: LockProblemKind,
+    pub locks: Vec<u64>,
+    /// Where it happened and what it conflicts with.
+    pub at: Vec<(Moment, u64)>,
+    pub owner: Option<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum LockProblemKind {
+    OrderInversion,
+    UnlockNotHeld,
+    DestroyHeld,
+}
+
+#[derive(Debug, Clone)]
+struct Past {
+    side: Side,
+    epoch: Epoch,
+    mask: u8,
+    read: bool,
+    write: bool,
+    meaning: Meaning,
+}
+
+/// An order in which two locks were taken: the first held while the second
+/// was taken.
+#[derive(Debug, Clone)]
+struct LockOrder {
+    thread: u32,
+    first: (Moment, u64),
+    second: (Moment, u64),
+    /// Other locks held, which may guard the inversion.
+    others: HashSet<u64>,
+}
+
+pub struct Historian {
+    racy: HashMap<u64, u8>,
+    /// Racy granules and those of locked instructions, sorted.
+    watched: Vec<u64>,
+    filter: Vec<u64>,
+    past: HashMap<u64, Vec<Past>>,
+    pub pairs: HashMap<(u64, AccessKind, u64, AccessKind), Pair>,
+    pub pairs_left_out: u64,
+    orders: HashMap<(u64, u64), Vec<LockOrder>>,
+    pub lock_problems: Vec<LockProblem>,
+    seen_problems: HashSet<(LockProblemKind, u64, u64)>,
+}
+
+const FILTER_BITS: usize = 1 << 16;
+
+fn filter_index(granule: u64) -> usize {
+    (granule.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize & (FILTER_BITS - 1)
+}
+
+impl Historian {
+    pub fn new(candidates: Candidates) -> Historian {
+        let mut watched: Vec<u64> = candidates
+            .racy
+            .keys()
+            .chain(&candidates.words)
+            .copied()
+            .collect();
+        watched.sort_unstable();
+        watched.dedup();
+        let mut filter = vec![0; FILTER_BITS / 64];
+        for granule in &watched {
+            let index = filter_index(*granule);
+            filter[index / 64] |= 1 << (index % 64);
+        }
+        Historian {
+            racy: candidates.racy,
+            watched,
+            filter,
+            past: HashMap::new(),
+            pairs: HashMap::new(),
+            pairs_left_out: 0,
+            orders: HashMap::new(),
+            lock_problems: Vec::new(),
+            seen_problems: HashSet::new(),
+        }
+    }
+
+    fn is_watched(&self, granule: u64) -> bool {
+        let index = filter_index(granule);
+        self.filter[index / 64] & (1 << (index % 64)) != 0
+            && self.watched.binary_search(&granule).is_ok()
+    }
+
+    fn pair(
+        &mut self,
+        earlier: &Past,
+        later: &Past,
+        mask: u8,
+        granule: u64,
+        block: Option<&Block>,
+    ) {
+        let key = |past: &Past| (past.side.pc, past.side.kind);
+        let (one, two) = (key(earlier), key(later));
+        let (one, two) = if one <= two { (one, two) } else { (two, one) };
+        let pairs = &mut self.pairs;
+        if pairs.len() >= PAIRS_KEPT && !pairs.contains_key(&(one.0, one.1, two.0, two.1)) {
+            self.pairs_left_out += 1;
+            return;
+        }
+        let address = granule * 8 + u64::from(mask.trailing_zeros());
+        let size = mask.count_ones();
+        let pair = pairs
+            .entry((one.0, one.1, two.0, two.1))
+            .or_insert_with(|| Pair {
+                sides: [earlier.side.clone(), later.side.clone()],
+                address,
+                size,
+                count: 0,
+                instances: Vec::new(),
+                block: block.map(|block| (block.start, block.size, block.moment, block.order)),
+            });
+        let instance = Instance {
+            first: earlier.side.moment,
+            second: later.side.moment,
+            address,
+            size,
+        };
+        // The pieces of a wide access are one instance.
+        if pair
+            .instances
+            .last()
+            .is_some_and(|last| last.first == instance.first && last.second == instance.second)
+        {
+            return;
+        }
+        pair.count += 1;
+        if pair.instances.len() < INSTANCES_KEPT {
+            pair.instances.push(instance);
+        }
+    }
+
+    fn problem(&mut self, problem: LockProblem) {
+        let one = problem.locks.first().copied().unwrap_or(0);
+        let other = problem.locks.get(1).copied().unwrap_or(0);
+        if self
+            .seen_problems
+            .insert((problem.what, one.min(other), one.max(other)))
+        {
+            self.lock_problems.push(problem);
+        }
+    }
+
+    /// A lock is taken while others are held: notes the order and looks for
+    /// the opposite one by another thread.
+    fn taking(&mut self, thread: &Thread, address: u64, at: (Moment, u64)) {
+        for held in &thread.held {
+            let order = LockOrder {
+                thread: thread.number,
+                first: (held.moment, held.order),
+                second: at,
+                others: thread
+                    .held
+                    .iter()
+                    .map(|other| other.address)
+                    .filter(|other| *other != held.address)
+                    .collect(),
+            };
+            let opposite = self
+                .orders
+                .get(&(address, held.address))
+                .into_iter()
+                .flatten()
+                .find(|known| {
+                    known.thread != order.thread && known.others.is_disjoint(&order.others)
+                })
+                .cloned();
+            if let Some(known) = opposite {
+                self.problem(LockProblem {
+                    what: LockProblemKind::OrderInversion,
+                    locks: vec![held.address, address],
+                    at: vec![order.first, order.second, known.first, known.second],
+                    owner: None,
+                });
+            }
+            let orders = self.orders.entry((held.address, address)).or_default();
+            let known = orders
+                .iter()
+                .any(|known| known.thread == order.thread && known.others == order.others);
+            if !known && orders.len() < 64 {
+                orders.push(order);
+            }
+        }
+    }
+}
+
+impl Checker for Historian {
+    #[inline]
+    fn is_known(&self, address: u64, size: u32, _write: bool, _epoch: Epoch) -> bool {
+        let last = (address + u64::from(size.max(1)) - 1) >> 3;
+        let first = address >> 3;
+        if last - first < 4 {
+            return (first..=last).all(|granule| !self.is_watched(granule));
+        }
+        let index = self.watched.partition_point(|granule| *granule < first);
+        self.watched
+            .get(index)
+            .is_none_or(|granule| *granule > last)
+    }
+
+    fn is_exact(&self) -> bool {
+        true
+    }
+
+    fn access(&mut self, access: &Access, thread: &Thread, heap: &Heap) {
+        let kind = match (access.meaning, access.write) {
+            (Meaning::Free, _) => AccessKind::Free,
+            (_, true) => AccessKind::Write,
+            _ => AccessKind::Read,
+        };
+        let order_unknown = access.meaning
+            == Meaning::Atomic {
+                order_unknown: true,
+            };
+        let mut side: Option<Side> = None;
+        for piece in pieces(access.address, access.size) {
+            let Some(racy) = self.racy.get(&piece.granule).copied() else {
+                continue;
+            };
+            let mask = piece.mask & racy;
+            if mask == 0 {
+                continue;
+            }
+            let side = side.get_or_insert_with(|| Side {
+                pc: access.pc,
+                kind,
+                address: access.address,
+                size: access.size,
+                atomic: matches!(access.meaning, Meaning::Atomic { .. }),
+                order_unknown,
+                moment: access.moment,
+                order: access.order,
+                held: thread
+                    .held
+                    .iter()
+                    .map(|held| (held.address, held.kind))
+                    .collect(),
+            });
+            let present = Past {
+                side: side.clone(),
+                epoch: thread.epoch,
+                mask,
+                read: access.read,
+                write: access.write,
+                meaning: access.meaning,
+            };
+            let mut list = self.past.remove(&piece.granule).unwrap_or_default();
+            let block = heap.find(piece.granule * 8 + u64::from(mask.trailing_zeros()));
+            for past in &list {
+                let shared = past.mask & mask;
+                let both_atomic = matches!(past.meaning, Meaning::Atomic { .. })
+                    && matches!(present.meaning, Meaning::Atomic { .. });
+                if shared != 0
+                    && past.side.moment.thread != thread.number
+                    && (past.write || present.write)
+                    && !both_atomic
+                    && !thread.clock.covers(past.epoch)
+                {
+                    self.pair(past, &present, shared, piece.granule, block);
+                }
+            }
+            let same = list.iter().position(|past| {
+                past.side.moment.thread == thread.number
+                    && past.side.pc == access.pc
+                    && past.mask == mask
+                    && past.read == access.read
+                    && past.write == access.write
+            });
+            match same {
+                Some(index) => list[index] = present,
+                None => {
+                    if list.len() >= PAST_KEPT {
+                        list.remove(0);
+                    }
+                    list.push(present);
+                }
+            }
+            self.past.insert(piece.granule, list);
+        }
+    }
+
+    fn clear(&mut self, range: Range<u64>) {
+        let (first, last) = (range.start >> 3, range.end.div_ceil(8));
+        let from = self.watched.partition_point(|granule| *granule < first);
+        let to = self.watched.partition_point(|granule| *granule < last);
+        for granule in &self.watched[from..to] {
+            let start = granule * 8;
+            if let Some(list) = self.past.get_mut(granule) {
+                let mut gone = 0;
+                for byte in 0..8 {
+                    if range.contains(&(start + byte)) {
+                        gone |= 1 << byte;
+                    }
+                }
+                list.retain_mut(|past| {
+                    past.mask &= !gone;
+                    past.mask != 0
+                });
+            }
+        }
+    }
+
+    fn lock(&mut self, event: LockEvent<'_>) {
+        match event {
+            LockEvent::Locking {
+                thread,
+                address,
+                moment,
+                order,
+            } => self.taking(thread, address, (moment, order)),
+            LockEvent::NotHeld {
+                address,
+                owner,
+                moment,
+                order,
+                ..
+            } => self.problem(LockProblem {
+                what: LockProblemKind::UnlockNotHeld,
+                locks: vec![address],
+                at: vec![(moment, order)],
+                owner,
+            }),
+            LockEvent::DestroyedHeld {
+                address,
+                owner,
+                moment,
+                order,
+                ..
+            } => self.problem(LockProblem {
+                what: LockProblemKind::DestroyHeld,
+                locks: vec![address],
+                at: vec![(moment, order)],
+                owner: Some(owner),
+            }),
+        }
+    }
+}

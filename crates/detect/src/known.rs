@@ -1,0 +1,188 @@
+//! Functions known by name and what they promise (rules 0 and 1).
+//!
+//! The documented edges are those of POSIX (XBD 4.12 and the pages of each
+//! function), the C and C++ standards, and the headers of the annotation
+//! families. C11's `mtx_lock`, `cnd_wait`, `thrd_create` and `call_once` need
+//! no entries: in the C libraries met here they call the pthread functions by
+//! the addresses followed anyway.
+
+/// What a function does that matters here. Numbers are argument positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    MutexInit,
+    MutexDestroy,
+    /// Returns 0 when the lock was taken.
+    MutexLock,
+    MutexUnlock,
+    SpinLock,
+    SpinUnlock,
+    ReadLock,
+    WriteLock,
+    RwUnlock,
+    CondWait,
+    CondSignal,
+    BarrierInit,
+    BarrierWait,
+    Once,
+    GuardAcquire,
+    GuardRelease,
+    SemaphorePost,
+    SemaphoreWait,
+    StreamLock,
+    StreamUnlock,
+    Create,
+    Join,
+    SetName,
+    /// Synchronisation without an edge of its own.
+    Quiet,
+    Malloc,
+    Calloc,
+    Realloc,
+    ReallocArray,
+    Free,
+    /// `memalign(alignment, size)`
+    AlignedAlloc,
+    PosixMemalign,
+    /// The caller gives the memory it gets to its own caller.
+    AllocatesForCaller,
+    /// The argument at this position is released / acquired.
+    HappensBefore(u8),
+    HappensAfter(u8),
+    HappensForget(u8),
+    LockCreate(u8),
+    LockAcquired(u8),
+    LockReleased(u8),
+    /// Address of the magic instruction of Valgrind's client requests.
+    ClientRequest,
+}
+
+impl Known {
+    /// The user's own code runs inside, and is watched there.
+    pub fn calls_back(self) -> bool {
+        matches!(self, Known::Once | Known::AllocatesForCaller)
+    }
+
+    pub fn is_allocator(self) -> bool {
+        use Known::*;
+        matches!(
+            self,
+            Malloc | Calloc | Realloc | ReallocArray | Free | AlignedAlloc | PosixMemalign
+        )
+    }
+}
+
+/// By symbol.
+pub const FUNCTIONS: &[(&str, Known)] = &[
+    ("pthread_mutex_init", Known::MutexInit),
+    ("pthread_mutex_destroy", Known::MutexDestroy),
+    ("pthread_mutex_lock", Known::MutexLock),
+    ("pthread_mutex_trylock", Known::MutexLock),
+    ("pthread_mutex_timedlock", Known::MutexLock),
+    ("pthread_mutex_clocklock", Known::MutexLock),
+    ("pthread_mutex_unlock", Known::MutexUnlock),
+    ("pthread_spin_lock", Known::SpinLock),
+    ("pthread_spin_trylock", Known::SpinLock),
+    ("pthread_spin_unlock", Known::SpinUnlock),
+    ("pthread_rwlock_rdlock", Known::ReadLock),
+    ("pthread_rwlock_tryrdlock", Known::ReadLock),
+    ("pthread_rwlock_timedrdlock", Known::ReadLock),
+    ("pthread_rwlock_clockrdlock", Known::ReadLock),
+    ("pthread_rwlock_wrlock", Known::WriteLock),
+    ("pthread_rwlock_trywrlock", Known::WriteLock),
+    ("pthread_rwlock_timedwrlock", Known::WriteLock),
+    ("pthread_rwlock_clockwrlock", Known::WriteLock),
+    ("pthread_rwlock_unlock", Known::RwUnlock),
+    ("pthread_cond_wait", Known::CondWait),
+    ("pthread_cond_timedwait", Known::CondWait),
+    ("pthread_cond_clockwait", Known::CondWait),
+    ("pthread_cond_signal", Known::CondSignal),
+    ("pthread_cond_broadcast", Known::CondSignal),
+    ("pthread_barrier_init", Known::BarrierInit),
+    ("pthread_barrier_wait", Known::BarrierWait),
+    ("pthread_once", Known::Once),
+    ("__cxa_guard_acquire", Known::GuardAcquire),
+    ("__cxa_guard_release", Known::GuardRelease),
+    ("sem_post", Known::SemaphorePost),
+    ("sem_wait", Known::SemaphoreWait),
+    ("sem_trywait", Known::SemaphoreWait),
+    ("sem_timedwait", Known::SemaphoreWait),
+    ("sem_clockwait", Known::SemaphoreWait),
+    ("sem_init", Known::Quiet),
+    ("sem_destroy", Known::Quiet),
+    ("sem_getvalue", Known::Quiet),
+    ("flockfile", Known::StreamLock),
+    ("ftrylockfile", Known::StreamLock),
+    ("funlockfile", Known::StreamUnlock),
+    ("pthread_create", Known::Create),
+    ("pthread_join", Known::Join),
+    ("pthread_tryjoin_np", Known::Join),
+    ("pthread_timedjoin_np", Known::Join),
+    ("pthread_clockjoin_np", Known::Join),
+    ("thrd_join", Known::Join),
+    ("pthread_setname_np", Known::SetName),
+    ("malloc", Known::Malloc),
+    ("valloc", Known::Malloc),
+    ("pvalloc", Known::Malloc),
+    ("calloc", Known::Calloc),
+    ("realloc", Known::Realloc),
+    ("reallocarray", Known::ReallocArray),
+    ("free", Known::Free),
+    ("cfree", Known::Free),
+    ("memalign", Known::AlignedAlloc),
+    ("aligned_alloc", Known::AlignedAlloc),
+    ("posix_memalign", Known::PosixMemalign),
+    ("malloc_usable_size", Known::Quiet),
+    ("malloc_trim", Known::Quiet),
+    ("mallopt", Known::Quiet),
+    ("mallinfo", Known::Quiet),
+    ("mallinfo2", Known::Quiet),
+    ("strdup", Known::AllocatesForCaller),
+    ("__strdup", Known::AllocatesForCaller),
+    ("strndup", Known::AllocatesForCaller),
+    ("__strndup", Known::AllocatesForCaller),
+    ("asprintf", Known::AllocatesForCaller),
+    ("vasprintf", Known::AllocatesForCaller),
+    ("__asprintf_chk", Known::AllocatesForCaller),
+    ("__vasprintf_chk", Known::AllocatesForCaller),
+    ("getline", Known::AllocatesForCaller),
+    ("getdelim", Known::AllocatesForCaller),
+    ("__getdelim", Known::AllocatesForCaller),
+    ("realpath", Known::AllocatesForCaller),
+    ("getcwd", Known::AllocatesForCaller),
+    ("wcsdup", Known::AllocatesForCaller),
+    // ThreadSanitizer's interface, and the annotations of its ancestors.
+    ("__tsan_acquire", Known::HappensAfter(0)),
+    ("__tsan_release", Known::HappensBefore(0)),
+    ("AnnotateHappensBefore", Known::HappensBefore(2)),
+    ("AnnotateHappensAfter", Known::HappensAfter(2)),
+    ("AnnotateCondVarSignal", Known::HappensBefore(2)),
+    ("AnnotateCondVarSignalAll", Known::HappensBefore(2)),
+    ("AnnotateCondVarWait", Known::HappensAfter(2)),
+    ("AnnotateRWLockCreate", Known::LockCreate(2)),
+    ("AnnotateRWLockAcquired", Known::LockAcquired(2)),
+    ("AnnotateRWLockReleased", Known::LockReleased(2)),
+];
+
+/// Names with this beginning that are not listed are synchronisation without
+/// an edge of their own; those that run the user's code are not.
+pub const QUIET_PREFIX: &str = "pthread_";
+pub const NOT_QUIET: &[&str] = &["pthread_exit", "pthread_atfork"];
+
+/// The magic of Valgrind's client requests on amd64: four rotations of rdi
+/// that amount to nothing, then `xchg rbx, rbx`.
+pub const CLIENT_REQUEST: [u8; 19] = [
+    0x48, 0xc1, 0xc7, 0x03, 0x48, 0xc1, 0xc7, 0x0d, 0x48, 0xc1, 0xc7, 0x3d, 0x48, 0xc1, 0xc7, 0x33,
+    0x48, 0x87, 0xdb,
+];
+
+/// Requests of Helgrind that matter here (helgrind.h); DRD's annotations are
+/// made with the same numbers.
+pub mod request {
+    const HELGRIND: u64 = ((b'H' as u64) << 24) | ((b'G' as u64) << 16);
+    pub const CLEAN_MEMORY: u64 = HELGRIND;
+    pub const LOCK_ACQUIRED: u64 = HELGRIND + 0x111;
+    pub const LOCK_RELEASED: u64 = HELGRIND + 0x112;
+    pub const HAPPENS_BEFORE: u64 = HELGRIND + 0x121;
+    pub const HAPPENS_AFTER: u64 = HELGRIND + 0x122;
+    pub const FORGET: u64 = HELGRIND + 0x123;
+}

@@ -1,0 +1,170 @@
+//! The three passes over a recording, one after the other.
+
+use crate::engine::{Checker, Engine};
+use crate::find::{Candidates, Finder};
+use crate::findings::{self, Found, ThreadFacts};
+use crate::fork::{ForkError, in_child, silence_output};
+use crate::history::Historian;
+use crate::scene::{self, Scene, Wanted};
+use crate::shadow::ShadowError;
+use race::Report;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use vm::record::{ProcessStatus, RecordError, Recording};
+use vm::{Stop, Vm};
+
+/// What to look for and how.
+#[derive(Debug, Clone, Default)]
+pub struct Options {}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Recording(#[from] RecordError),
+    #[error(transparent)]
+    Pass(#[from] ForkError),
+}
+
+impl Error {
+    /// What the command line exits with.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Error::Recording(_) => race::exit_code::USAGE,
+            Error::Pass(ForkError::Failed { code, .. }) => *code,
+            Error::Pass(_) => race::exit_code::FAILURE,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum PassError {
+    #[error(transparent)]
+    Vm(#[from] vm::Error),
+    #[error(transparent)]
+    Shadow(#[from] ShadowError),
+    #[error("the analysis was lost on the way")]
+    Lost,
+}
+
+impl From<PassError> for (String, i32) {
+    fn from(error: PassError) -> Self {
+        let code = match &error {
+            PassError::Vm(vm::Error::Program(_) | vm::Error::Record(_)) => race::exit_code::USAGE,
+            _ => race::exit_code::FAILURE,
+        };
+        (error.to_string(), code)
+    }
+}
+
+/// What the first pass sends back.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct First {
+    candidates: Candidates,
+    not_checked: Vec<String>,
+    /// Exit code of the program; absent if the recording stops before its
+    /// end.
+    program: Option<i32>,
+}
+
+fn exit_code(stop: Stop) -> Option<i32> {
+    match stop {
+        Stop::Ended(ProcessStatus::Exited(code)) => Some(code),
+        Stop::Ended(ProcessStatus::Killed(signal)) => Some(128 + signal),
+        Stop::Reached(_) | Stop::RecordingEnds => None,
+    }
+}
+
+/// Replays the recording under an engine.
+fn replay<C: Checker + 'static>(
+    recording: &Recording,
+    checker: C,
+) -> Result<(Box<Engine<C>>, Option<i32>), PassError> {
+    silence_output();
+    let mut vm = Vm::replay(recording)?;
+    vm.observe(Box::new(Engine::new(checker)));
+    let stop = vm.run(None)?;
+    let observer = vm.take_observers().pop().ok_or(PassError::Lost)?;
+    let engine = observer
+        .into_any()
+        .downcast::<Engine<C>>()
+        .map_err(|_| PassError::Lost)?;
+    Ok((engine, exit_code(stop)))
+}
+
+fn first_pass(recording: &Recording) -> Result<First, PassError> {
+    let (engine, program) = replay(recording, Finder::new()?)?;
+    let mut not_checked = engine.not_checked;
+    let candidates = engine.checker.finish();
+    if program.is_none() {
+        not_checked.push("the recording stops before the program ended".into());
+    }
+    if candidates.left_out > 0 {
+        not_checked.push(format!(
+            "{} more racy accesses to addresses beyond the first million were not followed up",
+            candidates.left_out
+        ));
+    }
+    Ok(First {
+        candidates,
+        not_checked,
+        program,
+    })
+}
+
+fn second_pass(recording: &Recording, candidates: Candidates) -> Result<Found, PassError> {
+    let (engine, _) = replay(recording, Historian::new(candidates))?;
+    let threads = engine
+        .threads()
+        .map(|thread| ThreadFacts {
+            number: thread.number,
+            name: thread.name.clone(),
+            created: thread.created,
+            stack: thread.stack.clone(),
+        })
+        .collect();
+    let checker = engine.checker;
+    Ok(Found {
+        pairs: checker.pairs.into_values().collect(),
+        pairs_left_out: checker.pairs_left_out,
+        lock_problems: checker.lock_problems,
+        threads,
+    })
+}
+
+fn third_pass(
+    recording: &Recording,
+    wanted: Vec<Wanted>,
+) -> Result<Vec<(Wanted, Scene)>, PassError> {
+    silence_output();
+    let mut vm = Vm::replay(recording)?;
+    Ok(scene::visit(&mut vm, wanted)?)
+}
+
+/// The races of the recording in `directory`.
+///
+/// # Errors
+/// When there is no recording, or a replay of it fails.
+pub fn detect(directory: &Path, _options: &Options) -> Result<Report, Error> {
+    let recording = Recording::open(directory)?;
+    let first = in_child(|| first_pass(&recording))?;
+    let mut report = Report::new(
+        "vm",
+        recording
+            .manifest
+            .arguments
+            .iter()
+            .map(|argument| String::from_utf8_lossy(argument).into_owned())
+            .collect(),
+    );
+    report.recordings.push(directory.display().to_string());
+    report.exit.program = first.program;
+    report.not_checked = first.not_checked;
+    let candidates = first.candidates;
+    let found = in_child(|| second_pass(&recording, candidates))?;
+    if !found.pairs.is_empty() || !found.lock_problems.is_empty() {
+        let wanted = findings::wanted(&found);
+        let scenes = in_child(|| third_pass(&recording, wanted))?;
+        findings::fill(&mut report, &found, &scenes, directory);
+    }
+    Ok(report)
+}

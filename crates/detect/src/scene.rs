@@ -1,0 +1,174 @@
+//! The third pass: stops at the moments that a report shows.
+//!
+//! A replay that halts before each access of a race (and where its thread was
+//! created and its memory allocated) and looks around: the full stack from
+//! unwind tables, the value there, the variable an address belongs to. No
+//! history buffers are needed, so no stack is ever lost.
+
+use race::{Frame, Moment, Site};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use symbols::{ModuleMap, Registers};
+use vm::space::Backing;
+use vm::{Stop, Vm};
+
+/// Frames of a stack before inlining.
+const DEEPEST: usize = 64;
+
+/// One stop to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Wanted {
+    pub order: u64,
+    pub moment: Moment,
+    /// Memory to read there, before and after the next instruction.
+    pub memory: Option<(u64, u32)>,
+    /// Say what this address is.
+    pub describe: Option<u64>,
+    /// The thread whose stack the address is on.
+    pub stack_of: Option<u32>,
+}
+
+/// What was seen at a stop.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Scene {
+    pub stack: Vec<Frame>,
+    /// The instruction itself.
+    pub site: Site,
+    /// The first place of the stack that has a source line, else the
+    /// instruction.
+    pub user_site: Site,
+    pub before: Option<Vec<u8>>,
+    pub after: Option<Vec<u8>>,
+    /// The variable at the address asked about.
+    pub variable: Option<Description>,
+}
+
+/// What a variable is called.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Description {
+    pub path: String,
+    pub type_name: Option<String>,
+    pub function: Option<String>,
+    pub volatile: bool,
+}
+
+impl From<symbols::Variable> for Description {
+    fn from(variable: symbols::Variable) -> Self {
+        Description {
+            path: variable.path,
+            type_name: variable.type_name,
+            function: variable.function,
+            volatile: variable.volatile,
+        }
+    }
+}
+
+/// The modules of the vm's guest as they are mapped now.
+pub fn modules(vm: &Vm) -> ModuleMap {
+    let mut map = ModuleMap::new();
+    for (range, mapping) in vm.space.mappings() {
+        if let Backing::File { path, offset } = &mapping.backing {
+            map.insert(range, path, *offset);
+        }
+    }
+    map
+}
+
+fn registers(vm: &Vm, thread: u32) -> Option<Registers> {
+    vm.registers(thread).map(|regs| Registers {
+        general: regs.gpr,
+        rip: regs.rip,
+    })
+}
+
+fn read_word(address: u64) -> Option<u64> {
+    vm::memory::get::<u64>(address).ok()
+}
+
+/// Runs through all stops, in their order, and says what was seen at each.
+///
+/// # Errors
+/// When the replay fails.
+pub fn visit(vm: &mut Vm, mut wanted: Vec<Wanted>) -> Result<Vec<(Wanted, Scene)>, vm::Error> {
+    wanted.sort_by_key(|stop| stop.order);
+    let mut map: Option<(u64, ModuleMap)> = None;
+    let mut scenes = Vec::new();
+    let mut seen: HashMap<(Moment, Option<u64>), usize> = HashMap::new();
+    for stop in wanted {
+        if let Some(index) = seen.get(&(stop.moment, stop.describe)) {
+            let scene: &(Wanted, Scene) = &scenes[*index];
+            let scene = (stop, scene.1.clone());
+            scenes.push(scene);
+            continue;
+        }
+        let moment = Moment {
+            part: 0,
+            ..stop.moment
+        };
+        if !matches!(vm.run(Some(moment))?, Stop::Reached(_)) {
+            break;
+        }
+        // Mappings change at system calls only; counting them is cheaper than
+        // opening all modules at every stop.
+        let shape = vm.space.mappings().count() as u64;
+        if map.as_ref().is_none_or(|(known, _)| *known != shape) {
+            map = Some((shape, modules(vm)));
+        }
+        let Some((_, map)) = &map else { continue };
+        let scene = look(vm, map, &stop)?;
+        seen.insert((stop.moment, stop.describe), scenes.len());
+        scenes.push((stop, scene));
+    }
+    Ok(scenes)
+}
+
+fn look(vm: &mut Vm, map: &ModuleMap, stop: &Wanted) -> Result<Scene, vm::Error> {
+    let thread = stop.moment.thread;
+    let mut scene = Scene::default();
+    if vm.executed(thread) != stop.moment.count {
+        return Ok(scene);
+    }
+    let Some(registers) = registers(vm, thread) else {
+        return Ok(scene);
+    };
+    scene.stack = map.stack(&registers, &mut read_word, DEEPEST);
+    scene.site = map.site(registers.rip);
+    scene.user_site = user_site(map, &registers).unwrap_or_else(|| scene.site.clone());
+    if let Some(address) = stop.describe {
+        scene.variable = map
+            .variable_at(address)
+            .or_else(|| local(vm, map, stop.stack_of?, address))
+            .map(Description::from);
+    }
+    if let Some((address, size)) = stop.memory {
+        let size = size.min(16) as usize;
+        scene.before = vm::memory::read_vec(address, size).ok();
+        let next = Moment::new(thread, stop.moment.count + 1);
+        if let Stop::Reached(_) = vm.run(Some(next))? {
+            scene.after = vm::memory::read_vec(address, size).ok();
+        }
+    }
+    Ok(scene)
+}
+
+/// The innermost place that has a source line: that of the access itself, or
+/// the call of the library function that made it.
+fn user_site(map: &ModuleMap, registers: &Registers) -> Option<Site> {
+    map.walk(registers, &mut read_word, DEEPEST)
+        .into_iter()
+        .map(|frame| {
+            map.site(
+                frame
+                    .address
+                    .wrapping_sub(u64::from(frame.is_return_address)),
+            )
+        })
+        .find(|site| site.line.is_some())
+}
+
+fn local(vm: &Vm, map: &ModuleMap, thread: u32, address: u64) -> Option<symbols::Variable> {
+    let registers = registers(vm, thread)?;
+    map.walk(&registers, &mut read_word, DEEPEST)
+        .iter()
+        .find_map(|frame| map.local_at(frame, &mut read_word, address))
+}

@@ -1,0 +1,135 @@
+//! JUnit XML, which every CI system can show: one test case per race, failed
+//! if the race fails the run, skipped if it is suppressed, else passed.
+
+use crate::Options;
+use crate::options::Color;
+use crate::terminal;
+use crate::words::{between, title};
+use race::{Race, Report};
+use std::fmt::Write;
+
+/// The XML document; `fails` says which races fail the run.
+pub fn render(report: &Report, fails: &dyn Fn(&Race) -> bool) -> String {
+    let failures = report.races.iter().filter(|race| fails(race)).count();
+    let skipped = report
+        .races
+        .iter()
+        .filter(|race| race.suppressed.is_some())
+        .count();
+    let tests = report.races.len().max(1);
+    let name = xml(&format!("deadheat {}", report.program.join(" ")));
+    let counts =
+        format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"0\" skipped=\"{skipped}\"");
+    let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+    let _ = writeln!(text, "<testsuites name=\"deadheat\" {counts}>");
+    let when = match &report.started {
+        Some(date) => format!(" timestamp=\"{}\"", xml(date.trim_end_matches('Z'))),
+        None => String::new(),
+    };
+    let _ = writeln!(text, "  <testsuite name=\"{name}\" {counts}{when}>");
+    if report.races.is_empty() {
+        text.push_str("    <testcase classname=\"deadheat\" name=\"no data races found\"/>\n");
+    }
+    let options = Options {
+        color: Color::Never,
+        width: Some(100),
+        verbose: true,
+        ..Options::default()
+    };
+    let bodies = terminal::render_each(report, &options);
+    for (race, body) in report.races.iter().zip(&bodies) {
+        case(&mut text, race, body, fails(race));
+    }
+    let mut notes: Vec<String> = report
+        .not_checked
+        .iter()
+        .map(|sentence| format!("not checked: {sentence}"))
+        .collect();
+    notes.extend(
+        report
+            .unused_suppressions
+            .iter()
+            .map(|one| format!("unused suppression: {one}")),
+    );
+    if !notes.is_empty() {
+        let _ = writeln!(
+            text,
+            "    <system-out>{}</system-out>",
+            xml(&notes.join("\n"))
+        );
+    }
+    text.push_str("  </testsuite>\n</testsuites>\n");
+    text
+}
+
+fn case(text: &mut String, race: &Race, body: &str, fails: bool) {
+    let [one, two] = between(race);
+    let place = race
+        .accesses
+        .iter()
+        .find_map(|access| Some((access.site.file.as_deref()?, access.site.line)));
+    let _ = write!(
+        text,
+        "    <testcase classname=\"deadheat.{}\" name=\"{}\"",
+        race.verdict.name(),
+        xml(&format!("{one} / {two} [{}]", race.fingerprint)),
+    );
+    if let Some((file, line)) = place {
+        let _ = write!(text, " file=\"{}\"", xml(file));
+        if let Some(line) = line {
+            let _ = write!(text, " line=\"{line}\"");
+        }
+    }
+    text.push_str(">\n");
+    if let Some(suppressed) = &race.suppressed {
+        let reason = suppressed.reason.as_deref().unwrap_or("no reason given");
+        let message = xml(&format!("suppressed by {}: {reason}", suppressed.by));
+        let _ = writeln!(text, "      <skipped message=\"{message}\"/>");
+    } else if fails {
+        let message = race.explanation.clone().unwrap_or_else(|| title(race));
+        let _ = writeln!(
+            text,
+            "      <failure type=\"{}\" message=\"{}\">{}</failure>",
+            race.verdict.name(),
+            xml(&message),
+            xml(body)
+        );
+    } else {
+        let _ = writeln!(text, "      <system-out>{}</system-out>", xml(body));
+    }
+    text.push_str("    </testcase>\n");
+}
+
+/// Text for XML 1.0 content and attribute values: the five characters
+/// escaped, line breaks kept, and characters that XML cannot hold replaced.
+fn xml(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&apos;"),
+            '\n' | '\t' => safe.push(c),
+            '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}' => {
+                safe.push('\u{fffd}');
+            }
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
+#[cfg(test)]
+mod tests {
+    use super::xml;
+
+    #[test]
+    fn nothing_leaves_its_attribute_or_element() {
+        assert_eq!(
+            xml("a\"><x>&]]>'\u{0}\u{1b}\n"),
+            "a&quot;&gt;&lt;x&gt;&amp;]]&gt;&apos;\u{fffd}\u{fffd}\n"
+        );
+    }
+}

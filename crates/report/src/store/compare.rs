@@ -1,0 +1,54 @@
+//! Two runs against each other: which races are new, gone, changed.
+
+use crate::worse;
+use race::{Fingerprint, Race, Report, Verdict};
+use std::collections::HashMap;
+
+/// A race that both runs saw, with different verdicts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changed {
+    pub race: Race,
+    pub before: Verdict,
+    pub worse: bool,
+}
+
+/// What changed from one run to another.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Comparison {
+    pub new: Vec<Race>,
+    pub gone: Vec<Race>,
+    pub changed: Vec<Changed>,
+    pub same: usize,
+}
+
+impl Comparison {
+    /// Of two reports that need not be in a store.
+    pub fn of(before: &Report, after: &Report) -> Self {
+        let verdicts = |report: &Report| -> HashMap<Fingerprint, Verdict> {
+            report
+                .races
+                .iter()
+                .map(|race| (race.fingerprint.clone(), race.verdict))
+                .collect()
+        };
+        let (then, now) = (verdicts(before), verdicts(after));
+        let mut comparison = Comparison::default();
+        for race in &after.races {
+            match then.get(&race.fingerprint) {
+                None => comparison.new.push(race.clone()),
+                Some(verdict) if *verdict != race.verdict => comparison.changed.push(Changed {
+                    race: race.clone(),
+                    before: *verdict,
+                    worse: worse(race.verdict, *verdict),
+                }),
+                Some(_) => comparison.same += 1,
+            }
+        }
+        let gone = before
+            .races
+            .iter()
+            .filter(|race| !now.contains_key(&race.fingerprint));
+        comparison.gone = gone.cloned().collect();
+        comparison
+    }
+}

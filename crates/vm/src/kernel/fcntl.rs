@@ -1,0 +1,197 @@
+//! fcntl, flock, dup and close_range.
+
+use super::fd::{Kind, Object};
+use super::file::WOULD_BLOCK;
+use super::{Call, Halt, Outcome};
+use crate::host;
+use crate::machine::Vm;
+use crate::thread::{Wait, WaitOn};
+
+/// The host has no descriptor to wait for a lock with: look again after this.
+const LOCK_POLL: u64 = 2_000_000;
+
+const F_SETSIG: i32 = 10;
+const F_GETSIG: i32 = 11;
+
+/// Flags that F_SETFL can change.
+const SETTABLE: i32 =
+    libc::O_APPEND | libc::O_NONBLOCK | libc::O_ASYNC | libc::O_DIRECT | libc::O_NOATIME;
+
+impl Vm {
+    pub(super) fn sys_dup2(&mut self, fd: i32, to: i32, flags: Option<i32>) -> Outcome {
+        if fd == to {
+            self.kernel.fds.id(fd)?;
+            return match flags {
+                None => Ok(i64::from(to)),
+                Some(_) => Err(Halt::Errno(libc::EINVAL)),
+            };
+        }
+        let flags = flags.unwrap_or(0);
+        if flags & !libc::O_CLOEXEC != 0 {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
+        self.kernel
+            .fds
+            .duplicate_to(fd, to, flags & libc::O_CLOEXEC != 0)
+    }
+
+    pub(super) fn sys_close_range(&mut self, first: u64, last: u64, flags: u64) -> Outcome {
+        const CLOEXEC: u32 = 4;
+        const UNSHARE: u32 = 2;
+        let (first, last) = (first as u32, last as u32);
+        if first > last || flags as u32 & !(CLOEXEC | UNSHARE) != 0 {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
+        let numbers: Vec<i32> = self
+            .kernel
+            .fds
+            .numbers()
+            .filter(|fd| (first..=last).contains(&(*fd as u32)))
+            .collect();
+        for fd in numbers {
+            if flags as u32 & CLOEXEC != 0 {
+                self.kernel.fds.set_close_on_exec(fd, true)?;
+            } else {
+                self.kernel.fds.close(fd)?;
+            }
+        }
+        Ok(0)
+    }
+
+    pub(super) fn sys_fcntl(&mut self, call: &Call) -> Outcome {
+        let [fd, command, argument, ..] = call.arguments;
+        let fd = fd as i32;
+        match command as i32 {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
+                if argument as i32 >= self.kernel.fds.limit || (argument as i32) < 0 {
+                    return Err(Halt::Errno(libc::EINVAL));
+                }
+                let cloexec = command as i32 == libc::F_DUPFD_CLOEXEC;
+                self.kernel.fds.duplicate(fd, argument as i32, cloexec)
+            }
+            libc::F_GETFD => Ok(i64::from(self.kernel.fds.close_on_exec(fd)?)),
+            libc::F_SETFD => {
+                let cloexec = argument as i32 & libc::FD_CLOEXEC != 0;
+                self.kernel.fds.set_close_on_exec(fd, cloexec)?;
+                Ok(0)
+            }
+            libc::F_GETFL => Ok(i64::from(self.kernel.fds.get(fd)?.flags)),
+            libc::F_SETFL => self.set_flags(fd, argument as i32),
+            libc::F_SETLKW | libc::F_OFD_SETLKW => self.lock(call),
+            libc::F_SETLK | libc::F_OFD_SETLK => self.descriptor_call(call, libc::EINVAL, None),
+            libc::F_GETLK | libc::F_OFD_GETLK => {
+                self.descriptor_call(call, libc::EINVAL, Some((argument, 32)))
+            }
+            libc::F_GETPIPE_SZ => match &self.kernel.fds.get(fd)?.object {
+                Object::Pipe(end) => Ok(end.pipe.borrow().capacity as i64),
+                _ => self.descriptor_call(call, libc::EBADF, None),
+            },
+            libc::F_SETPIPE_SZ => {
+                if let Object::Pipe(end) = &self.kernel.fds.get(fd)?.object {
+                    let wanted = (argument as u32 as usize).clamp(4096, 1 << 31);
+                    let capacity = wanted.next_power_of_two();
+                    let mut pipe = end.pipe.borrow_mut();
+                    if capacity < pipe.buffer.len() {
+                        return Err(Halt::Errno(libc::EBUSY));
+                    }
+                    if capacity > 1 << 20 {
+                        return Err(Halt::Errno(libc::EPERM));
+                    }
+                    pipe.capacity = capacity;
+                    return Ok(capacity as i64);
+                }
+                self.descriptor_call(call, libc::EBADF, None)
+            }
+            libc::F_ADD_SEALS | libc::F_GET_SEALS => self.descriptor_call(call, libc::EINVAL, None),
+            // Who gets SIGIO: nobody, because nothing here sends it.
+            libc::F_SETOWN | F_SETSIG => {
+                self.kernel.fds.get(fd)?;
+                Ok(0)
+            }
+            libc::F_GETOWN | F_GETSIG => {
+                self.kernel.fds.get(fd)?;
+                Ok(0)
+            }
+            _ => {
+                self.kernel.fds.get(fd)?;
+                Err(Halt::Errno(libc::EINVAL))
+            }
+        }
+    }
+
+    fn set_flags(&mut self, fd: i32, flags: i32) -> Outcome {
+        let id = self.kernel.fds.id(fd)?;
+        let description = self.kernel.fds.get(fd)?;
+        let old = description.flags;
+        description.flags = old & !SETTABLE | flags & SETTABLE;
+        let append = (old ^ flags) & libc::O_APPEND != 0;
+        let regular = matches!(&description.object,
+            Object::Host(file) if file.kind == Kind::Regular);
+        if append && regular {
+            // The end of the file is the host's to find, so the position goes
+            // there as well.
+            self.externalise_one(id)?;
+            let host = self.host_only(fd, libc::EBADF)?;
+            let host_flags = (flags & libc::O_APPEND) as u64;
+            let arguments = [
+                host.number as u64,
+                libc::F_SETFL as u64,
+                host_flags,
+                0,
+                0,
+                0,
+            ];
+            return self.host_call(libc::SYS_fcntl, arguments);
+        }
+        Ok(0)
+    }
+
+    /// A lock that is waited for, without stopping the other threads.
+    fn lock(&mut self, call: &Call) -> Outcome {
+        let [fd, command, argument, ..] = call.arguments;
+        let host = self.host_only(fd as i32, libc::EINVAL)?;
+        let attempt = if command as i32 == libc::F_SETLKW {
+            libc::F_SETLK
+        } else {
+            libc::F_OFD_SETLK
+        };
+        let arguments = [host.number as u64, attempt as u64, argument, 0, 0, 0];
+        self.attempt_lock(call, libc::SYS_fcntl, arguments)
+    }
+
+    pub(super) fn sys_flock(&mut self, call: &Call) -> Outcome {
+        let [fd, operation, ..] = call.arguments;
+        let host = self.host_only(fd as i32, libc::EBADF)?;
+        let attempt = operation | libc::LOCK_NB as u64;
+        let arguments = [host.number as u64, attempt, 0, 0, 0, 0];
+        if operation as i32 & libc::LOCK_NB != 0 {
+            return self.host_call(libc::SYS_flock, arguments);
+        }
+        self.attempt_lock(call, libc::SYS_flock, arguments)
+    }
+
+    fn attempt_lock(&mut self, call: &Call, number: i64, arguments: [u64; 6]) -> Outcome {
+        let result = self.io.external(number as u32, || {
+            // SAFETY: the lock's description is a guest pointer, which the
+            // kernel checks.
+            let result = unsafe { host::syscall(number, arguments) };
+            let busy = [libc::EAGAIN, libc::EACCES].map(|errno| -i64::from(errno));
+            let result = if busy.contains(&result) {
+                WOULD_BLOCK
+            } else {
+                result
+            };
+            (result, Vec::new())
+        })?;
+        if result != WOULD_BLOCK {
+            return Ok(result);
+        }
+        if call.interrupted {
+            return Err(Halt::Errno(libc::EINTR));
+        }
+        Err(Halt::Block(Wait {
+            on: WaitOn::Host(Vec::new()),
+            deadline: Some(self.now() + LOCK_POLL),
+        }))
+    }
+}

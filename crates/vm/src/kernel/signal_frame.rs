@@ -1,0 +1,269 @@
+//! The frame that a signal handler finds on its stack, and the way back.
+//!
+//! Exactly the kernel's x86-64 `rt_sigframe`: programs and run-time libraries
+//! (Go, unwinders, JITs) read and change it. The vector state is the machine's
+//! XSAVE image behind the kernel's magic words, with components in their
+//! initial state written as such, so that the same execution has the same
+//! bytes on the stack every time.
+
+use super::signal::{Action, AlternateStack, SignalInfo, Trap};
+use super::{Halt, Outcome};
+use crate::context::{Registers, VectorState, XSAVE_SIZE, guest_xcr0, reg};
+use crate::machine::Vm;
+use crate::memory::{self, BadAddress};
+
+const RED_ZONE: u64 = 128;
+const FRAME_SIZE: u64 = 440;
+const CONTEXT_AT: u64 = 8;
+const INFO_AT: u64 = 312;
+
+// Offsets in the frame's ucontext.
+const STACK_AT: usize = 16;
+const MACHINE_AT: usize = 40;
+const MASK_AT: usize = 296;
+const CONTEXT_SIZE: usize = 304;
+const VECTOR_POINTER_AT: usize = MACHINE_AT + 184;
+
+/// The frame has vector state and a valid stack segment.
+const CONTEXT_FLAGS: u64 = 7;
+const MAGIC_1: u32 = 0x4650_5853;
+const MAGIC_2: u32 = 0x4650_5845;
+/// Where in the legacy area software keeps its own words.
+const SOFTWARE_AT: usize = 464;
+
+/// General registers in the order of `sigcontext`.
+const ORDER: [usize; 16] = [
+    reg::R8,
+    reg::R9,
+    reg::R10,
+    reg::R11,
+    reg::R12,
+    reg::R13,
+    reg::R14,
+    reg::R15,
+    reg::RDI,
+    reg::RSI,
+    reg::RBP,
+    reg::RBX,
+    reg::RDX,
+    reg::RAX,
+    reg::RCX,
+    reg::RSP,
+];
+
+/// Flags a program may set by returning from a handler. Not the trap flag:
+/// it would single-step the vm.
+const SETTABLE_FLAGS: u64 = 0x0005_0cd5 & !0x100;
+
+/// (component, offset, length) of the vector state in the standard format.
+const COMPONENTS: [(u32, usize, usize); 5] = [
+    (2, 576, 256),
+    (5, 1088, 64),
+    (6, 1152, 512),
+    (7, 1664, 1024),
+    (9, 2688, 8),
+];
+
+/// Bytes of the XSAVE image with the components the guest has.
+fn image_size() -> usize {
+    let present = guest_xcr0();
+    COMPONENTS
+        .iter()
+        .filter(|(component, ..)| present & (1 << component) != 0)
+        .map(|(_, offset, length)| offset + length)
+        .max()
+        .unwrap_or(576)
+}
+
+fn put(bytes: &mut [u8], at: usize, value: u64) {
+    bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+fn get(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+/// The image as it goes into a frame.
+fn vector_image(state: &VectorState) -> Vec<u8> {
+    let size = image_size();
+    let mut image = state.bytes[..size].to_vec();
+    let in_use = get(&image, 512);
+    if in_use & 1 == 0 {
+        let initial = VectorState::default();
+        image[..24].copy_from_slice(&initial.bytes[..24]);
+        image[32..160].fill(0);
+    }
+    // Last x87 instruction and operand: addresses in the code cache, kept by
+    // some processors only.
+    image[6..24].fill(0);
+    if in_use & 2 == 0 {
+        image[160..416].fill(0);
+    }
+    image[416..512].fill(0);
+    let mut shown = 3;
+    for (component, offset, length) in COMPONENTS {
+        if offset + length > size {
+            continue;
+        }
+        let part = &mut image[offset..offset + length];
+        if in_use & (1 << component) == 0 {
+            part.fill(0);
+        } else if part.iter().any(|byte| *byte != 0) {
+            shown |= 1 << component;
+        }
+    }
+    image[512..576].fill(0);
+    put(&mut image, 512, shown);
+    let software = &mut image[SOFTWARE_AT..];
+    software[..4].copy_from_slice(&MAGIC_1.to_le_bytes());
+    software[4..8].copy_from_slice(&(size as u32 + 4).to_le_bytes());
+    put(software, 8, guest_xcr0());
+    software[16..20].copy_from_slice(&(size as u32).to_le_bytes());
+    image.extend_from_slice(&MAGIC_2.to_le_bytes());
+    image
+}
+
+/// The vector state a frame asks for. `None`: it cannot be read.
+fn vector_from(pointer: u64) -> Option<VectorState> {
+    let mut state = VectorState::default();
+    if pointer == 0 {
+        return Some(state);
+    }
+    let legacy = memory::read_vec(pointer, 512).ok()?;
+    state.bytes[..SOFTWARE_AT].copy_from_slice(&legacy[..SOFTWARE_AT]);
+    let word = |at: usize| get(&legacy, at) as u32;
+    let size = word(SOFTWARE_AT + 16) as usize;
+    let extended = word(SOFTWARE_AT) == MAGIC_1
+        && (576..=image_size()).contains(&size)
+        && memory::get::<u32>(pointer + size as u64) == Ok(MAGIC_2);
+    let mut in_use = 3;
+    if extended {
+        let wanted = get(&legacy, SOFTWARE_AT + 8) & guest_xcr0();
+        let rest = memory::read_vec(pointer + 512, size - 512).ok()?;
+        in_use = get(&rest, 0) & wanted;
+        for (component, offset, length) in COMPONENTS {
+            if offset + length <= size {
+                let part = &rest[offset - 512..offset - 512 + length];
+                state.bytes[offset..offset + length].copy_from_slice(part);
+            } else {
+                in_use &= !(1 << component);
+            }
+        }
+    }
+    put(&mut state.bytes, 512, in_use);
+    // Reserved bits of MXCSR would fault when it is loaded.
+    let control = word(24) & 0xffff;
+    state.bytes[24..28].copy_from_slice(&control.to_le_bytes());
+    debug_assert!(state.bytes.len() == XSAVE_SIZE);
+    Some(state)
+}
+
+fn machine_context(bytes: &mut [u8], regs: &Registers, trap: Trap, mask: u64, vector: u64) {
+    for (index, register) in ORDER.iter().enumerate() {
+        put(bytes, 8 * index, regs.gpr[*register]);
+    }
+    put(bytes, 128, regs.rip);
+    put(bytes, 136, regs.rflags);
+    // User code and stack segments.
+    put(bytes, 144, 0x002b_0000_0000_0033);
+    put(bytes, 152, trap.error);
+    put(bytes, 160, trap.number);
+    put(bytes, 168, mask);
+    put(bytes, 176, trap.address);
+    put(bytes, 184, vector);
+}
+
+impl Vm {
+    /// Writes the frame for `info` and sends the current thread to its
+    /// handler. Nothing has changed when the frame does not fit.
+    pub(super) fn push_frame(
+        &mut self,
+        info: &SignalInfo,
+        action: Action,
+        mask: u64,
+    ) -> Result<(), BadAddress> {
+        const SA_RESTORER: u64 = 0x0400_0000;
+        if action.flags & SA_RESTORER == 0 {
+            return Err(BadAddress);
+        }
+        let regs = *self.regs();
+        let current = self.current;
+        let thread = self.threads.get_mut(&current).ok_or(BadAddress)?;
+        let old_stack = regs.gpr[reg::RSP];
+        let alternate = thread.signals.stack;
+        let mut at = old_stack.wrapping_sub(RED_ZONE);
+        let entering = action.flags & libc::SA_ONSTACK as u64 != 0 && alternate.usable(old_stack);
+        if entering {
+            at = alternate.start + alternate.size;
+        }
+        let image = vector_image(&thread.vector);
+        at = at.wrapping_sub(image.len() as u64) & !63;
+        let vector = at;
+        at = (at.wrapping_sub(FRAME_SIZE) & !15).wrapping_sub(8);
+        let on_alternate = entering || alternate.contains(old_stack);
+        if on_alternate && !(alternate.start..alternate.start + alternate.size).contains(&at) {
+            return Err(BadAddress);
+        }
+        let mut frame = vec![0; FRAME_SIZE as usize];
+        put(&mut frame, 0, action.restorer);
+        let context = &mut frame[CONTEXT_AT as usize..];
+        put(context, 0, CONTEXT_FLAGS);
+        let shown: AlternateStack = alternate.shown(old_stack);
+        put(context, STACK_AT, shown.start);
+        put(context, STACK_AT + 8, shown.flags);
+        put(context, STACK_AT + 16, shown.size);
+        machine_context(
+            &mut context[MACHINE_AT..],
+            &regs,
+            thread.signals.trap,
+            mask,
+            vector,
+        );
+        put(context, MASK_AT, mask);
+        frame[INFO_AT as usize..].copy_from_slice(&info.bytes);
+        memory::write(vector, &image)?;
+        memory::write(at, &frame)?;
+        thread.signals.stack.disarm_if_automatic();
+        *thread.vector = VectorState::default();
+        let regs = self.regs();
+        regs.gpr[reg::RDI] = info.signal() as u64;
+        regs.gpr[reg::RSI] = at + INFO_AT;
+        regs.gpr[reg::RDX] = at + CONTEXT_AT;
+        regs.gpr[reg::RAX] = 0;
+        regs.gpr[reg::RSP] = at;
+        regs.rip = action.handler;
+        // Direction, trap and resume are clear in a handler.
+        regs.rflags &= !0x1_0500;
+        Ok(())
+    }
+
+    pub(super) fn sys_rt_sigreturn(&mut self) -> Outcome {
+        // The handler's `ret` has taken the restorer's address.
+        let at = self.regs().gpr[reg::RSP];
+        let restored = memory::read_vec(at, CONTEXT_SIZE).ok().and_then(|context| {
+            let vector = vector_from(get(&context, VECTOR_POINTER_AT))?;
+            Some((context, vector))
+        });
+        let Some((context, vector)) = restored else {
+            // A bad frame is a segmentation fault in the program.
+            self.raise_forced_segv();
+            return Err(Halt::NoReturn);
+        };
+        let machine = &context[MACHINE_AT..];
+        let regs = self.regs();
+        for (index, register) in ORDER.iter().enumerate() {
+            regs.gpr[*register] = get(machine, 8 * index);
+        }
+        regs.rip = get(machine, 128);
+        regs.rflags = (regs.rflags & !SETTABLE_FLAGS) | (get(machine, 136) & SETTABLE_FLAGS);
+        let stack = AlternateStack {
+            start: get(&context, STACK_AT),
+            flags: get(&context, STACK_AT + 8) & 0xffff_ffff,
+            size: get(&context, STACK_AT + 16),
+        };
+        self.restore_after_handler(get(&context, MASK_AT), stack, vector);
+        Err(Halt::NoReturn)
+    }
+}

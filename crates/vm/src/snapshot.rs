@@ -1,0 +1,262 @@
+//! Copies of the whole world: the vm forks itself, and each copy goes its own
+//! way.
+//!
+//! After paper 003's checkpoints (section 3.1). A copy costs a `fork` of the
+//! vm, some hundred microseconds; memory is shared until written. In a copy
+//! nothing reaches the outside: output is captured per descriptor, inputs come
+//! from the rest of the recording (and are used up; then a read waits for
+//! ever, which is `Stop::Stuck`, never a deadlock of the program's own),
+//! shared mappings are made the copy's own. A copy that crashes, runs away or
+//! eats memory ends alone: its parent gets a `CopyError`.
+
+use crate::machine::Vm;
+use crate::space::{Backing, Mapping};
+use crate::{Error, host};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+/// What a copy may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Guest instructions of all threads together.
+    pub instructions: u64,
+    /// Bytes of address space beyond what the parent has.
+    pub bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            instructions: 1_000_000_000,
+            bytes: 2 << 30,
+        }
+    }
+}
+
+/// A copy did not report back.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    #[error("cannot make a copy of the vm: {0}")]
+    Fork(io::Error),
+    #[error("a copy of the vm died of signal {0}")]
+    Died(i32),
+    #[error("a copy of the vm ended without an answer (exit code {0})")]
+    Silent(i32),
+    #[error("the answer of a copy cannot be read: {0}")]
+    Garbled(serde_json::Error),
+}
+
+/// A copy under way.
+#[must_use = "a copy is waited for with `join`"]
+pub struct Running<R> {
+    pid: i32,
+    answer: File,
+    _result: PhantomData<R>,
+}
+
+impl<R: DeserializeOwned> Running<R> {
+    /// Waits for the copy's answer.
+    pub fn join(mut self) -> Result<R, CopyError> {
+        let mut text = Vec::new();
+        let read = self.answer.read_to_end(&mut text);
+        let status = reap(self.pid);
+        self.pid = 0;
+        if libc::WIFSIGNALED(status) {
+            return Err(CopyError::Died(libc::WTERMSIG(status)));
+        }
+        if read.is_err() || text.is_empty() {
+            return Err(CopyError::Silent(libc::WEXITSTATUS(status)));
+        }
+        serde_json::from_slice(&text).map_err(CopyError::Garbled)
+    }
+}
+
+impl<R> Drop for Running<R> {
+    /// A copy nobody waits for is ended.
+    fn drop(&mut self) {
+        if self.pid > 0 {
+            // SAFETY: our own child, not yet reaped.
+            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+            reap(self.pid);
+        }
+    }
+}
+
+fn reap(pid: i32) -> i32 {
+    let mut status = 0;
+    // SAFETY: plain out-parameter; the pid is our child's.
+    while unsafe { libc::waitpid(pid, &mut status, 0) } < 0
+        && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+    {}
+    status
+}
+
+impl Vm {
+    /// Forks the world and runs `body` in the copy; what it returns comes back
+    /// through `Running::join`.
+    pub fn copy<R: Serialize>(
+        &mut self,
+        limits: Limits,
+        body: impl FnOnce(&mut Vm) -> Result<R, Error>,
+    ) -> Result<Running<Result<R, String>>, CopyError> {
+        fork(|| self.in_copy(limits, body))
+    }
+
+    fn in_copy<R: Serialize>(
+        &mut self,
+        limits: Limits,
+        body: impl FnOnce(&mut Vm) -> Result<R, Error>,
+    ) -> io::Result<Vec<u8>> {
+        // SAFETY: bounds the copy's memory; no preconditions.
+        unsafe {
+            let bytes = address_space_size().saturating_add(limits.bytes);
+            let limit = libc::rlimit {
+                rlim_cur: bytes,
+                rlim_max: bytes,
+            };
+            libc::setrlimit(libc::RLIMIT_AS, &limit);
+        }
+        self.isolate_shared_memory()?;
+        self.become_copy(limits.instructions)
+            .map_err(|error| io::Error::other(error.to_string()))?;
+        let result = body(self).map_err(|error| error.to_string());
+        serde_json::to_vec(&result).map_err(io::Error::other)
+    }
+
+    /// Gives every shared mapping of this copy memory of its own, aliases
+    /// kept.
+    fn isolate_shared_memory(&mut self) -> io::Result<()> {
+        let shared: Vec<(Range<u64>, Mapping)> = self
+            .space
+            .mappings()
+            .filter(|(_, mapping)| mapping.shared)
+            .map(|(range, mapping)| (range, mapping.clone()))
+            .collect();
+        // One new object per old one, large enough for its highest mapping.
+        let mut objects: HashMap<Vec<u8>, OwnedFd> = HashMap::new();
+        for (range, mapping) in shared {
+            let (key, offset) = match &mapping.backing {
+                Backing::File { path, offset } => {
+                    (path.as_os_str().as_encoded_bytes().to_vec(), *offset)
+                }
+                _ => (range.start.to_le_bytes().to_vec(), 0),
+            };
+            let object = match objects.entry(key) {
+                std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+                std::collections::hash_map::Entry::Vacant(entry) => {
+                    // SAFETY: a literal name; the descriptor is ours.
+                    let fd = unsafe { libc::memfd_create(c"copy".as_ptr(), libc::MFD_CLOEXEC) };
+                    if fd < 0 {
+                        return Err(io::Error::last_os_error());
+                    }
+                    // SAFETY: just made.
+                    entry.insert(unsafe { OwnedFd::from_raw_fd(fd) })
+                }
+            };
+            let length = range.end - range.start;
+            self.move_to_object(object.as_raw_fd(), range.start, length, offset, &mapping)?;
+        }
+        Ok(())
+    }
+
+    fn move_to_object(
+        &self,
+        object: i32,
+        start: u64,
+        length: u64,
+        offset: u64,
+        mapping: &Mapping,
+    ) -> io::Result<()> {
+        let check = |result: i64| {
+            if result < 0 {
+                Err(io::Error::from_raw_os_error(-result as i32))
+            } else {
+                Ok(())
+            }
+        };
+        let end = (offset + length) as i64;
+        // SAFETY: the object is ours; the range is a guest mapping, which is
+        // copied out before it is replaced by the copy.
+        unsafe {
+            let mut size: libc::stat = std::mem::zeroed();
+            libc::fstat(object, &mut size);
+            if size.st_size < end {
+                check(host::syscall(
+                    libc::SYS_ftruncate,
+                    [object as u64, end as u64, 0, 0, 0, 0],
+                ))?;
+            }
+            // Pages without read permission hold nothing a copy could see.
+            let _ = host::syscall(
+                libc::SYS_pwrite64,
+                [object as u64, start, length, offset, 0, 0],
+            );
+            let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
+            let protection = (mapping.protection & (libc::PROT_READ | libc::PROT_WRITE)) as u64;
+            check(host::syscall(
+                libc::SYS_mmap,
+                [start, length, protection, flags, object as u64, offset],
+            ))
+        }
+    }
+}
+
+/// Runs `body` in a fork of this process. A vm has fixed addresses, so there
+/// is one per process at a time: whoever needs several puts each into a fork.
+pub fn isolated<R: Serialize>(
+    body: impl FnOnce() -> Result<R, Error>,
+) -> Result<Running<Result<R, String>>, CopyError> {
+    fork(|| {
+        let result = body().map_err(|error| error.to_string());
+        serde_json::to_vec(&result).map_err(io::Error::other)
+    })
+}
+
+fn fork<R>(body: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<Running<R>, CopyError> {
+    let mut ends = [0; 2];
+    // SAFETY: plain out-parameter.
+    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(CopyError::Fork(io::Error::last_os_error()));
+    }
+    // SAFETY: both ends were just made and are owned by nobody else.
+    let (answer, mut reply) = unsafe {
+        (
+            File::from(OwnedFd::from_raw_fd(ends[0])),
+            File::from(OwnedFd::from_raw_fd(ends[1])),
+        )
+    };
+    // SAFETY: the vm has no other host thread, so the child may run any code.
+    let pid = unsafe { libc::fork() };
+    if pid < 0 {
+        return Err(CopyError::Fork(io::Error::last_os_error()));
+    }
+    if pid > 0 {
+        return Ok(Running {
+            pid,
+            answer,
+            _result: PhantomData,
+        });
+    }
+    drop(answer);
+    // SAFETY: asks the kernel to end this copy with its parent.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    let code = match body() {
+        Ok(text) => i32::from(reply.write_all(&text).is_err()),
+        Err(_) => 1,
+    };
+    // SAFETY: ends the copy without running the parent's exit handlers.
+    unsafe { libc::_exit(code) }
+}
+
+fn address_space_size() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split(' ').next()?.parse::<u64>().ok());
+    pages.unwrap_or(0).saturating_mul(crate::layout::PAGE)
+}

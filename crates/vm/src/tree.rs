@@ -1,0 +1,214 @@
+//! The process tree of a recording: numbers for its processes, and the order
+//! in which they wrote to the standard streams.
+//!
+//! A guest fork is a fork of the vm. All processes of the tree share one page
+//! of memory. While recording it hands out process numbers and the numbers of
+//! writes to the standard streams; while replaying it says whose write is next.
+//!
+//! A replay never hangs on that order: a process that was killed while
+//! recording may have taken a number that no recording tells of, so when every
+//! living process waits, the smallest number goes; and when a process fails,
+//! it says so here and all others stop.
+
+use crate::{Error, layout};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Processes a replay can have at one time.
+const SLOTS: usize = 4096;
+
+#[repr(C)]
+struct Shared {
+    /// Number of the next process.
+    next_process: AtomicU32,
+    /// Replay: processes that still run.
+    living: AtomicU32,
+    /// Replay: one of them has failed.
+    failed: AtomicU32,
+    /// Recording: number of the next write. Replay: whose turn it is.
+    turn: AtomicU64,
+    /// Replay: the write each process waits for, plus one.
+    wanted: [AtomicU64; SLOTS],
+}
+
+/// What a replay does at a guest fork.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Children {
+    /// Replays the child too, in a process of its own.
+    All,
+    /// Only the processes on this path are replayed, one after the other, up
+    /// to the last of them.
+    Path(Vec<u32>),
+    /// The child is left out.
+    None,
+}
+
+pub struct Tree {
+    shared: &'static Shared,
+    /// The number of this process.
+    pub number: u32,
+    pub directory: PathBuf,
+    pub children: Children,
+    /// This host process was forked by the vm for a guest process.
+    pub forked: bool,
+    /// Other processes may write to the standard streams.
+    pub ordered: bool,
+}
+
+impl Tree {
+    pub fn new(directory: PathBuf, children: Children) -> Result<Self, Error> {
+        let length = layout::page_up(size_of::<Shared>() as u64) as usize;
+        // SAFETY: a fresh shared mapping of zeros, which is a valid `Shared`,
+        // never unmapped.
+        let shared = unsafe {
+            let memory = libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            if memory == libc::MAP_FAILED {
+                return Err(Error::Machine(format!(
+                    "cannot map memory for the process tree: {}",
+                    std::io::Error::last_os_error()
+                )));
+            }
+            &*memory.cast::<Shared>()
+        };
+        shared.next_process.store(1, Ordering::SeqCst);
+        shared.living.store(1, Ordering::SeqCst);
+        Ok(Tree {
+            shared,
+            number: 0,
+            directory,
+            children,
+            forked: false,
+            ordered: false,
+        })
+    }
+
+    pub fn folder(&self) -> PathBuf {
+        self.directory.join(self.number.to_string())
+    }
+
+    pub fn next_number(&self) -> u32 {
+        self.shared.next_process.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Number of the next write to a standard stream.
+    pub fn next_write(&self) -> u64 {
+        self.shared.turn.fetch_add(1, Ordering::SeqCst)
+    }
+
+    /// Output of this process is shown by a replay.
+    pub fn shows_output(&self) -> bool {
+        match &self.children {
+            Children::Path(path) => path.last() == Some(&self.number),
+            _ => true,
+        }
+    }
+
+    /// A replay is about to fork.
+    pub fn expect_child(&self) {
+        self.shared.living.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The process has replayed to its end.
+    pub fn finished(&self) {
+        self.shared.living.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub fn fail(&self) {
+        self.shared.failed.store(1, Ordering::SeqCst);
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.shared.failed.load(Ordering::SeqCst) != 0
+    }
+
+    fn wanted(&self) -> &AtomicU64 {
+        &self.shared.wanted[self.number as usize % SLOTS]
+    }
+
+    /// Waits until the write with this number may be shown. False: another
+    /// process has failed.
+    pub fn await_turn(&self, write: u64) -> bool {
+        if self.children != Children::All {
+            return true;
+        }
+        self.wanted().store(write + 1, Ordering::SeqCst);
+        let mut rounds = 0u32;
+        while self.shared.turn.load(Ordering::SeqCst) < write && !self.is_first_of_all(write) {
+            if self.has_failed() {
+                return false;
+            }
+            rounds += 1;
+            if rounds % 512 == 0 && child_crashed() {
+                self.fail();
+            }
+            pause(rounds);
+        }
+        true
+    }
+
+    pub fn had_turn(&self, write: u64) {
+        if self.children == Children::All {
+            self.shared.turn.fetch_max(write + 1, Ordering::SeqCst);
+            self.wanted().store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Every living process waits, and none for an earlier write.
+    fn is_first_of_all(&self, write: u64) -> bool {
+        let living = self.shared.living.load(Ordering::SeqCst);
+        let mut waiting = 0;
+        for wanted in &self.shared.wanted {
+            match wanted.load(Ordering::SeqCst) {
+                0 => {}
+                earlier if earlier < write + 1 => return false,
+                _ => waiting += 1,
+            }
+        }
+        waiting >= living
+    }
+
+    /// Waits for the replays of this process's children. False if one failed.
+    pub fn join(&self) -> bool {
+        loop {
+            let mut status = 0;
+            // SAFETY: plain out-parameter.
+            let pid = unsafe { libc::waitpid(-1, &mut status, 0) };
+            if pid < 0 {
+                if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted {
+                    continue;
+                }
+                return !self.has_failed();
+            }
+            if status != 0 {
+                self.fail();
+            }
+        }
+    }
+}
+
+fn pause(rounds: u32) {
+    if rounds < 64 {
+        std::thread::yield_now();
+    } else {
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
+}
+
+/// A child of this process has ended badly without having said so.
+fn child_crashed() -> bool {
+    // SAFETY: plain out-parameter; WNOWAIT leaves the child waitable.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        libc::waitid(libc::P_ALL, 0, &mut info, flags) == 0
+            && info.si_pid() != 0
+            && (info.si_code != libc::CLD_EXITED || info.si_status() != 0)
+    }
+}
