@@ -117,6 +117,20 @@ fn direction(access: OpAccess) -> Option<Direction> {
     }
 }
 
+fn is_repeated(instruction: &Instruction) -> bool {
+    instruction.is_string_instruction()
+        && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+}
+
+/// `rep` makes every access conditional on the count only.
+fn settled(access: OpAccess, repeats: bool) -> OpAccess {
+    match access {
+        OpAccess::CondRead if repeats => OpAccess::Read,
+        OpAccess::CondWrite if repeats => OpAccess::Write,
+        other => other,
+    }
+}
+
 /// Analyses instructions; holds the decoder's scratch memory.
 pub struct Analyser {
     factory: InstructionInfoFactory,
@@ -150,8 +164,9 @@ impl Analyser {
             .factory
             .info_options(instruction, InstructionInfoOptions::NO_REGISTER_USAGE);
         let mut verdict = NotSampled::NoMemory;
+        let repeats = is_repeated(instruction);
         for memory in info.used_memory() {
-            let Some(direction) = direction(memory.access()) else {
+            let Some(direction) = direction(settled(memory.access(), repeats)) else {
                 continue;
             };
             if through_stack(memory.base(), frame) || segment_is_thread_local(memory.segment()) {
@@ -198,31 +213,26 @@ impl Analyser {
         if unsupported(instruction) {
             return Vec::new();
         }
-        let repeats = instruction.has_rep_prefix() || instruction.has_repne_prefix();
-        let count = if repeats && instruction.is_string_instruction() {
-            registers.rcx()
-        } else {
-            1
-        };
+        let repeats = is_repeated(instruction);
+        let count = if repeats { registers.rcx() } else { 1 };
         let down = registers.flags & (1 << 10) != 0;
         let info = self
             .factory
             .info_options(instruction, InstructionInfoOptions::NO_REGISTER_USAGE);
         let mut operands = Vec::new();
         for memory in info.used_memory() {
-            // `rep` makes every access conditional on the count.
-            let access = match memory.access() {
-                OpAccess::CondRead if repeats && count > 0 => OpAccess::Read,
-                OpAccess::CondWrite if repeats && count > 0 => OpAccess::Write,
-                other => other,
-            };
+            let access = settled(memory.access(), repeats && count > 0);
             let Some(direction) = direction(access) else {
                 continue;
             };
             if skip(memory.base()) || segment_is_thread_local(memory.segment()) {
                 continue;
             }
-            let element = memory.memory_size().size() as u64;
+            // The size of a repeated access is not said with its address.
+            let element = match memory.memory_size().size() {
+                0 if repeats => instruction.memory_size().size() as u64,
+                size => size as u64,
+            };
             let Some(address) =
                 memory.virtual_address(0, |register, _, _| registers.value(register))
             else {

@@ -34,6 +34,15 @@ enum Command {
     /// Copy into a recording all files it needs, so that it replays elsewhere
     Pack(commands::pack::Arguments),
     Sample(commands::sample::Arguments),
+    Report(commands::report::Arguments),
+    Explain(commands::explain::Arguments),
+    Show(commands::show::Arguments),
+    List(commands::list::Arguments),
+    Compare(commands::compare::Arguments),
+    Mark(commands::mark::Arguments),
+    Baseline(commands::baseline::Arguments),
+    Gc(commands::gc::Arguments),
+    Doctor(commands::doctor::Arguments),
     /// Compile C with monitors that find races while the program runs
     Cc(commands::cc::Arguments),
     /// Compile C++ with monitors that find races while the program runs
@@ -44,15 +53,8 @@ enum Command {
     /// Name the races in the log of a program with monitors
     #[command(hide = true)]
     IfrReport(commands::ifr_report::Arguments),
-    Report(commands::report::Arguments),
-    Explain(commands::explain::Arguments),
-    Show(commands::show::Arguments),
-    List(commands::list::Arguments),
-    Compare(commands::compare::Arguments),
-    Mark(commands::mark::Arguments),
-    Baseline(commands::baseline::Arguments),
-    Gc(commands::gc::Arguments),
-    Doctor(commands::doctor::Arguments),
+    Completions(commands::completions::Arguments),
+    Man(commands::man::Arguments),
 }
 
 fn main() {
@@ -66,10 +68,6 @@ fn main() {
         Command::Dump(arguments) => commands::dump::run(arguments),
         Command::Pack(arguments) => commands::pack::run(arguments),
         Command::Sample(arguments) => commands::sample::run(arguments),
-        Command::Cc(arguments) => commands::cc::run(arguments, commands::cc::Language::C),
-        Command::Cxx(arguments) => commands::cc::run(arguments, commands::cc::Language::Cxx),
-        Command::Cargo(arguments) => commands::cargo::run(arguments),
-        Command::IfrReport(arguments) => commands::ifr_report::run(arguments),
         Command::Report(arguments) => commands::report::run(arguments),
         Command::Explain(arguments) => commands::explain::run(arguments),
         Command::Show(arguments) => commands::show::run(arguments),
@@ -79,6 +77,12 @@ fn main() {
         Command::Baseline(arguments) => commands::baseline::run(arguments),
         Command::Gc(arguments) => commands::gc::run(arguments),
         Command::Doctor(arguments) => commands::doctor::run(arguments),
+        Command::Cc(arguments) => commands::cc::run(arguments, commands::cc::Language::C),
+        Command::Cxx(arguments) => commands::cc::run(arguments, commands::cc::Language::Cxx),
+        Command::Cargo(arguments) => commands::cargo::run(arguments),
+        Command::IfrReport(arguments) => commands::ifr_report::run(arguments),
+        Command::Completions(arguments) => commands::completions::run(arguments),
+        Command::Man(arguments) => commands::man::run(arguments),
     };
     let code = result.unwrap_or_else(|failure| {
         eprintln!("deadheat: {}", failure.message);

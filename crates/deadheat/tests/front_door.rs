@@ -217,3 +217,20 @@ fn gc_keeps_the_history() {
     let text = desk.expect("show 2", 0);
     assert!(text.contains("run    1"), "{text}");
 }
+
+#[test]
+fn completions_and_manual_pages_know_every_subcommand() {
+    let desk = Desk::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let text = desk.expect(&format!("completions {shell}"), 0);
+        assert!(
+            text.contains("baseline") && text.contains("fail-on"),
+            "{shell}"
+        );
+    }
+    desk.expect("man pages", 0);
+    for name in ["deadheat.1", "deadheat-report.1", "deadheat-doctor.1"] {
+        let page = fs::read_to_string(desk.path().join("pages").join(name)).unwrap();
+        assert!(page.contains(".TH"), "{name}");
+    }
+}

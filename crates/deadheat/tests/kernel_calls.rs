@@ -113,3 +113,8 @@ fn descriptors() {
 fn shared_maps() {
     check("shared_maps");
 }
+
+#[test]
+fn signal_descriptor() {
+    check("signal_descriptor");
+}

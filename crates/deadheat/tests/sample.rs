@@ -18,12 +18,20 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 fn scratch(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sample");
     fs::create_dir_all(&folder).unwrap();
     folder.join(name)
+}
+
+/// One session at a time: the debug registers of a CPU belong to the first that
+/// asks for them.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn deadheat() -> Command {
@@ -186,6 +194,7 @@ impl Case {
 }
 
 fn run_case(name: &str) {
+    let _turn = turn();
     let case = Case::read(name);
     let program = case.build("case");
     let silent = case.expect[0] == "silent";
@@ -284,6 +293,7 @@ fn assert_healthy(process: &mut Running) {
 }
 
 fn attach_and_detach(copy: &str, times: u32) {
+    let _turn = turn();
     let mut target = start("queue", copy, 3600);
     let before = text_of(target.0.id());
     for _ in 0..times {
@@ -304,6 +314,7 @@ fn attach_and_detach(copy: &str, times: u32) {
 }
 
 fn kill_front_end(copy: &str, times: u32) {
+    let _turn = turn();
     let mut target = start("queue", copy, 3600);
     let before = text_of(target.0.id());
     for round in 0..times {
@@ -337,6 +348,7 @@ fn killing_the_front_end_does_not_matter() {
 
 #[test]
 fn refusals_are_sentences_with_an_exit_code() {
+    let _turn = turn();
     let refused = |arguments: &[&str]| {
         let output = deadheat().arg("sample").args(arguments).output().unwrap();
         (
@@ -371,6 +383,7 @@ fn refusals_are_sentences_with_an_exit_code() {
 
 #[test]
 fn a_core_file_is_written_at_a_catch() {
+    let _turn = turn();
     let program = Case::read("flag_writers").build("core");
     let folder = scratch("cores");
     fs::create_dir_all(&folder).unwrap();
@@ -401,6 +414,7 @@ fn a_core_file_is_written_at_a_catch() {
 /// so the target is given several chances to be seen alive.
 #[test]
 fn killing_the_holder_is_cleaned_up_after() {
+    let _turn = turn();
     for _ in 0..10 {
         let mut target = start("queue", "holder", 3600);
         let before = text_of(target.0.id());
@@ -480,6 +494,7 @@ fn compress(command: &[&str], decompress: &[&str]) {
 #[test]
 #[ignore = "real programs; make test-all"]
 fn compressors_work_under_a_thousand_samples_a_second() {
+    let _turn = turn();
     compress(&["pigz", "-p2", "-c"], &["gzip", "-dcf"]);
     compress(&["xz", "-T2", "-1", "-c"], &["xz", "-dcf", "--format=xz"]);
     compress(&["pbzip2", "-p2", "-c"], &["bzip2", "-dcf"]);
@@ -502,16 +517,19 @@ fn sample_for(pid: u32, duration: &str) {
 #[test]
 #[ignore = "real programs; make test-all"]
 fn redis_answers_under_a_thousand_samples_a_second() {
+    let _turn = turn();
     let port = "17371";
     let server = Command::new("redis-server")
-        .args(["--port", port, "--io-threads", "2", "--save", ""])
+        .args(["--port", port, "--save", ""])
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let mut server = Running(server);
     std::thread::sleep(Duration::from_secs(1));
     let load = Command::new("redis-benchmark")
-        .args(["-p", port, "-n", "100000", "-c", "20", "-e", "-q"])
+        .args([
+            "-p", port, "-n", "100000", "-c", "20", "-P", "8", "-e", "-q",
+        ])
         .args(["-t", "set,get,incr,lpush,lpop,sadd"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -533,6 +551,7 @@ fn redis_answers_under_a_thousand_samples_a_second() {
 #[test]
 #[ignore = "real programs; make test-all"]
 fn memcached_answers_under_a_thousand_samples_a_second() {
+    let _turn = turn();
     use std::io::{BufRead, BufReader, Write};
     let port = 17372;
     let server = Command::new("memcached")
@@ -598,6 +617,7 @@ fn fifty_killed_front_ends() {
 #[test]
 #[ignore = "long; make test-all"]
 fn twins_stay_silent_for_minutes() {
+    let _turn = turn();
     for name in ["hot_counter_locked", "atomics", "queue", "barrier"] {
         let case = Case::read(name);
         let program = case.build("long");

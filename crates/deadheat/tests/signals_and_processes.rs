@@ -110,3 +110,125 @@ programs! {
     fork_and_wait
     execute
 }
+
+#[test]
+fn shells() {
+    let folder = folder("shells");
+    for (name, script) in [
+        (
+            "pipelines",
+            "for i in 1 2 3; do echo $i | cat; done; seq 1 1000 | tail -1; yes | head -2",
+        ),
+        (
+            "subshells",
+            "(echo a; echo b) | sort -r; x=$(echo hi | tr h j); echo $x; false || echo no; exit 3",
+        ),
+        (
+            "positions",
+            "exec 3>out; echo one >&3; (echo two >&3); echo three >&3; exec 3>&-; cat out",
+        ),
+        (
+            "children",
+            "sleep 100 & kill $!; wait $!; echo $?; trap 'echo trapped' USR1; kill -USR1 $$; echo end",
+        ),
+    ] {
+        let folder = folder.join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        check_command(name, &["bash", "-c", script], &folder);
+    }
+}
+
+/// Records `until_signal` and sends it these signals, one after the other,
+/// each when the program has said the line that goes with it.
+fn record_with_signals(folder: &Path, handled: bool, signals: &[(&str, &str)]) -> Output {
+    use std::io::{BufRead, BufReader};
+    let program = compile("until_signal", folder);
+    let mut command = deadheat();
+    command.args(["record", "-o"]).arg(folder.join("recording"));
+    command.arg("--").arg(program);
+    if handled {
+        command.arg("handled");
+    }
+    command.stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().expect("deadheat can be started");
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut stdout = Vec::new();
+    for (line, signal) in signals {
+        for said in lines.by_ref() {
+            let said = said.unwrap();
+            stdout.extend_from_slice(said.as_bytes());
+            stdout.push(b'\n');
+            if said == *line {
+                break;
+            }
+        }
+        let pid = child.id().to_string();
+        let sent = Command::new("kill").args([signal, pid.as_str()]).status();
+        assert!(sent.unwrap().success());
+    }
+    for said in lines {
+        stdout.extend_from_slice(said.unwrap().as_bytes());
+        stdout.push(b'\n');
+    }
+    Output {
+        status: child.wait().unwrap(),
+        stdout,
+        stderr: Vec::new(),
+    }
+}
+
+#[test]
+fn a_signal_from_outside_ends_the_guest_and_replays() {
+    let folder = folder("outside_fatal");
+    let recorded = record_with_signals(&folder, false, &[("start", "-INT")]);
+    assert_eq!(end(recorded.status), "signal 2");
+    let replayed = run(deadheat().arg("replay").arg(folder.join("recording")));
+    same("deadheat replay", &recorded, &replayed);
+}
+
+#[test]
+fn signals_from_outside_reach_the_guests_handler() {
+    let folder = folder("outside_handled");
+    let signals = [("start", "-TERM"), ("got 15 while computing", "-TERM")];
+    let recorded = record_with_signals(&folder, true, &signals);
+    assert_eq!(end(recorded.status), "exit code 9");
+    let replayed = run(deadheat().arg("replay").arg(folder.join("recording")));
+    same("deadheat replay", &recorded, &replayed);
+}
+
+#[test]
+fn a_killed_recording_replays_up_to_there() {
+    let folder = folder("outside_killed");
+    let signals = [("start", "-TERM"), ("got 15 while computing", "-KILL")];
+    let recorded = record_with_signals(&folder, true, &signals);
+    assert_eq!(end(recorded.status), "signal 9");
+    let replayed = run(deadheat().arg("replay").arg(folder.join("recording")));
+    assert_eq!(end(replayed.status), "exit code 70");
+    let said = String::from_utf8_lossy(&replayed.stderr).into_owned();
+    assert!(said.contains("the recording ends here"), "{said}");
+    assert!(recorded.stdout.starts_with(&replayed.stdout));
+}
+
+#[test]
+fn one_process_of_a_tree_replays_alone_and_damage_does_not_hang() {
+    let folder = folder("tree");
+    let recording = folder.join("recording");
+    let script = "echo first; (echo second); (exec cat /dev/null); echo last";
+    let recorded = run(deadheat()
+        .args(["record", "-o"])
+        .arg(&recording)
+        .args(["--", "bash", "-c", script]));
+    assert_eq!(end(recorded.status), "exit code 0");
+    let alone = run(deadheat()
+        .arg("replay")
+        .arg(&recording)
+        .args(["--process", "1"]));
+    assert_eq!(String::from_utf8_lossy(&alone.stdout), "second\n");
+    assert_eq!(end(alone.status), "exit code 0");
+    // A child whose inputs are another one's cannot replay.
+    std::fs::copy(recording.join("2/inputs"), recording.join("1/inputs")).unwrap();
+    let damaged = run(deadheat().arg("replay").arg(&recording));
+    assert_eq!(end(damaged.status), "exit code 70");
+    let said = String::from_utf8_lossy(&damaged.stderr).into_owned();
+    assert!(said.contains("process 1"), "{said}");
+}

@@ -70,7 +70,7 @@ fn exit_code(stop: Stop) -> Option<i32> {
     match stop {
         Stop::Ended(ProcessStatus::Exited(code)) => Some(code),
         Stop::Ended(ProcessStatus::Killed(signal)) => Some(128 + signal),
-        Stop::Reached(_) | Stop::RecordingEnds => None,
+        _ => None,
     }
 }
 

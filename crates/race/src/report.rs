@@ -208,14 +208,13 @@ impl Report {
     /// last among equals, then most seen)
     /// and numbers them from 1.
     pub fn sort_and_number(&mut self) {
-        self.races
-            .sort_by_key(|race| {
-                (
-                    race.verdict.rank(),
-                    race.is_set_aside(),
-                    u64::MAX - race.instances,
-                )
-            });
+        self.races.sort_by_key(|race| {
+            (
+                race.verdict.rank(),
+                race.is_set_aside(),
+                u64::MAX - race.instances,
+            )
+        });
         for (race, id) in self.races.iter_mut().zip(1..) {
             race.id = id;
         }

@@ -127,7 +127,8 @@ impl Story {
             return;
         }
         let who = thread_words(access).unwrap_or_else(|| "one thread".into());
-        let mut sentence = format!("{} does a {}", capital(&who), access_words(access));
+        let article = if access.atomic { "an" } else { "a" };
+        let mut sentence = format!("{} does {article} {}", capital(&who), access_words(access));
         let frames = stack(access);
         if let Some(frame) = frames.first() {
             if let Some(function) = &frame.function {

@@ -147,7 +147,7 @@ pub fn take() -> Option<SignalInfo> {
     }
     // SAFETY: the writer has finished this slot and leaves it alone until
     // `TAKEN` moves on.
-    let bytes = unsafe { (*(&raw const NOTES))[taken % ROOM] };
+    let bytes = unsafe { NOTES[taken % ROOM] };
     TAKEN.store(taken + 1, Ordering::Release);
     Some(SignalInfo { bytes })
 }

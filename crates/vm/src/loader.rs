@@ -186,6 +186,7 @@ impl Vm {
         self.space.brk_start = page_up(main.end);
         self.space.brk = self.space.brk_start;
         self.kernel.process.executable = real;
+        self.kernel.process.started_as = program.path.clone();
         let (entry, base) = match &image.interpreter {
             None => (main.entry, 0),
             Some(name) => {

@@ -578,7 +578,9 @@ impl Vm {
         for value in regs.gpr.iter().chain([&regs.rip, &regs.fs_base]) {
             hash.update(&value.to_le_bytes());
         }
-        hash.update(&(regs.rflags & 0xcd5).to_le_bytes());
+        // Of the flags only the direction: status flags that nobody reads any
+        // more may be the translation's own.
+        hash.update(&(regs.rflags & 0x400).to_le_bytes());
         hash.digest() as u32
     }
 
@@ -925,9 +927,10 @@ impl Vm {
     /// on it runs as a slice of that length does, so a replay of it agrees
     /// also in flags that nobody reads.
     fn cut_slice(&mut self) -> bool {
-        let surplus = self.remaining().saturating_sub(4 * MAX_BLOCK as u64);
+        let remaining = self.remaining();
+        let surplus = remaining.saturating_sub(4 * MAX_BLOCK as u64);
         self.granted -= surplus;
-        self.context.remaining -= surplus as i64;
+        self.set_remaining(remaining - surplus);
         self.cut |= surplus > 0;
         surplus > 0
     }
@@ -1044,6 +1047,8 @@ impl Vm {
                         }
                         None
                     }
+                    // Not the end of a chunk, but a signal.
+                    ExitKind::Quantum if broken => None,
                     ExitKind::Quantum => {
                         walking = !self.next_chunk(exit.block);
                         None

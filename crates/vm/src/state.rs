@@ -33,7 +33,7 @@ impl Vm {
             {
                 hash.update(&value.to_le_bytes());
             }
-            hash.update(&(regs.rflags & 0xcd5).to_le_bytes());
+            hash.update(&(regs.rflags & 0x400).to_le_bytes());
             self.hash_vector(*id, &mut hash);
         }
         self.hash_memory(&mut hash);

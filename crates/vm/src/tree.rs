@@ -145,7 +145,7 @@ impl Tree {
                 return false;
             }
             rounds += 1;
-            if rounds % 512 == 0 && child_crashed() {
+            if rounds.is_multiple_of(512) && child_crashed() {
                 self.fail();
             }
             pause(rounds);

@@ -2,7 +2,7 @@
 // breakpoints go by address and cannot see it, repeated reads do. The writer
 // stays unknown.
 // EXPECT: race tag=alias unknown label=unknown-writer
-// ARGS: 5
+// ARGS: 4
 #define _GNU_SOURCE
 #include "threads.h"
 #include <sys/mman.h>

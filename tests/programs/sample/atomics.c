@@ -1,7 +1,7 @@
 // C11 atomics and volatile variables: plain moves in the binary, told apart by
 // debug info. Silent.
 // EXPECT: silent
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 #include <stdatomic.h>
 

@@ -1,7 +1,7 @@
 // Threads that write their part of an array and read the others' behind a
 // barrier: silent.
 // EXPECT: silent
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 
 enum { THREADS = 3, CELLS = 64 };

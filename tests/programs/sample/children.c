@@ -2,7 +2,7 @@
 // breakpoints stand everywhere. Every child must end well.
 // EXPECT: silent
 // OPTIONS: --rate 500
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 #include <spawn.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 // The racing accesses are made by the C library on the program's behalf.
 // EXPECT: race function=mem
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 #include <string.h>
 

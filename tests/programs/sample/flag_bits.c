@@ -1,7 +1,7 @@
 // One thread tests one bit of a word in which another sets another bit: safe,
 // labelled.
 // EXPECT: race tag=bits label=disjoint-bits
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 
 unsigned flags = 1;

@@ -1,6 +1,6 @@
 // Two threads that write different bits of one word lose updates: not safe.
 // EXPECT: race tag=bits not=disjoint-bits
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 
 unsigned flags;

@@ -1,6 +1,6 @@
 // A counter that two threads update without a lock, all the time.
 // EXPECT: race tag=hot
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 
 long counter;

@@ -1,6 +1,6 @@
 // The same with a lock: silent.
 // EXPECT: silent
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 
 long counter;

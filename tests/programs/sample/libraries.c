@@ -3,7 +3,7 @@
 // EXPECT: silent
 // OPTIONS: --rate 500
 // CFLAGS: -ldl
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 #include <dlfcn.h>
 

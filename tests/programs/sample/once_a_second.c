@@ -1,7 +1,7 @@
 // Most of the time the threads work under a lock; once a second each of them
 // touches the same variable without it.
 // EXPECT: race tag=cold
-// ARGS: 50
+// ARGS: 40
 #include "threads.h"
 
 struct status {

@@ -2,7 +2,7 @@
 // block every signal run beside it. All of its traps arrive, and no other.
 // EXPECT: silent
 // OPTIONS: --rate 500
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 #include <signal.h>
 

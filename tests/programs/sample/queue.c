@@ -1,6 +1,6 @@
 // A bounded queue with a lock and two conditions: silent.
 // EXPECT: silent
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

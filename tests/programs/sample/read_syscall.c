@@ -1,7 +1,7 @@
 // The kernel writes into a buffer on behalf of one thread (read(2)) while
 // another reads it.
 // EXPECT: race tag=buffer
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 #include <fcntl.h>
 

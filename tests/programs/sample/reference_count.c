@@ -1,6 +1,6 @@
 // A counter that goes up and down holds an object: no statistics.
 // EXPECT: race tag=ref label=reference-count not=statistics-counter
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 
 struct object { int references; } object = {1};

@@ -1,7 +1,7 @@
 // A program under a strict seccomp filter, with code made at run time: nothing
 // of the sampler runs in it, so nothing is refused.
 // EXPECT: race tag=jit
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>

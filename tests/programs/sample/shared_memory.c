@@ -1,6 +1,6 @@
 // Two processes race on memory they share.
 // EXPECT: race tag=shared
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -1,7 +1,7 @@
 // A store that never changes the value: repeated reads cannot see it, data
 // breakpoints do.
 // EXPECT: race tag=silent
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 
 int ready;

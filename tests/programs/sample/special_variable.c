@@ -1,7 +1,7 @@
 // A race on a variable that the list file names.
 // EXPECT: race tag=clock label=special-variable
 // OPTIONS: --special-variables special_variables.txt
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 
 long coarse_clock;

@@ -1,6 +1,6 @@
 // A counter that only ever goes up: labelled, and last.
 // EXPECT: race tag=stat label=statistics-counter
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 
 struct { long requests, errors; } stats;

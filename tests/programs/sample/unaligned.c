@@ -1,6 +1,6 @@
 // An access that straddles two words, against a store to its last byte.
 // EXPECT: race tag=straddle
-// ARGS: 5
+// ARGS: 4
 #include "threads.h"
 
 struct __attribute__((packed)) packet {

@@ -6,13 +6,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static int depth, deepest, count;
-static int order[16], values[16];
+static volatile int depth, deepest, count, budget = 2;
+static volatile int order[16], values[16];
 
 static void nested(int sig) {
     depth++;
     if (depth > deepest) deepest = depth;
-    if (depth < 3) raise(sig);
+    if (depth < 3 && budget-- > 0) raise(sig);
     depth--;
 }
 
@@ -34,7 +34,7 @@ int main(void) {
     set(SIGUSR1, nested, NULL, 0);
     raise(SIGUSR1);
     printf("deferred: depth %d\n", deepest);
-    deepest = 0;
+    deepest = 0, budget = 2;
     set(SIGUSR1, nested, NULL, SA_NODEFER);
     raise(SIGUSR1);
     printf("nodefer: depth %d\n", deepest);

@@ -136,7 +136,7 @@ fn note(notes: &mut Vec<u8>, kind: u32, body: &[u8]) {
     notes.extend_from_slice(&kind.to_le_bytes());
     notes.extend_from_slice(b"CORE\0\0\0\0");
     notes.extend_from_slice(body);
-    while notes.len() % 4 != 0 {
+    while !notes.len().is_multiple_of(4) {
         notes.push(0);
     }
 }

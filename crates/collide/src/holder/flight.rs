@@ -175,7 +175,7 @@ impl Holder {
         let mut addresses: Vec<u64> = views.iter().map(|(_, address)| *address).collect();
         addresses.sort_unstable();
         addresses.dedup();
-        let free = self.watch.free();
+        let free = self.watch.free(trap);
         let (pieces, _) = watch::pieces(operand.address, operand.size, free);
         let mut slots = Vec::new();
         for piece in pieces {

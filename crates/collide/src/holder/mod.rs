@@ -66,6 +66,8 @@ const TELL: Duration = Duration::from_millis(30);
 /// threads that do not stop.
 const LETTING_GO: Duration = Duration::from_secs(3);
 
+/// Nanoseconds the holder is busy at most while a thread is stopped.
+const BUSY: u64 = 150_000;
 /// Breakpoints planted or removed in one turn: some tens of microseconds.
 const SLICE: usize = 16;
 
@@ -291,17 +293,11 @@ impl Holder {
     }
 
     fn work(&mut self) {
-        let mut waited = true;
-        let mut turn = Instant::now();
         while !self.stopping {
             if !self.reap() {
                 break;
             }
             let now = Instant::now();
-            if !waited && !self.flights.is_empty() {
-                self.overlapped += now.duration_since(turn).as_nanos() as u64;
-            }
-            turn = now;
             self.collect_hits();
             self.end_flights(now);
             self.plant_due(now);
@@ -310,7 +306,7 @@ impl Holder {
             if now.duration_since(self.last_told) >= TELL {
                 self.tell(false);
             }
-            waited = self.wait(now);
+            self.wait(now);
         }
     }
 
@@ -584,6 +580,9 @@ impl Holder {
     ) {
         if matches!(outcome, Outcome::Sampled | Outcome::Passed | Outcome::Seen) {
             self.stopped += stopped;
+            // The holder works or spins for all of a short stop; of a long
+            // one it sleeps through most.
+            self.overlapped += stopped.min(BUSY);
         }
         self.ended.push(Ended {
             site: pick.site,
@@ -772,8 +771,8 @@ impl Holder {
         }
     }
 
-    /// Waits for the next thing to happen; false if it did not sleep.
-    fn wait(&mut self, now: Instant) -> bool {
+    /// Waits for the next thing to happen.
+    fn wait(&mut self, now: Instant) {
         let mut until = self.last_told + TELL;
         for flight in &self.flights {
             until = until.min(flight.next_look());
@@ -798,7 +797,7 @@ impl Holder {
             if self.flights.is_empty() {
                 self.poll(Duration::ZERO);
             }
-            return false;
+            return;
         }
         if !self.flights.is_empty() && nap < SPIN {
             while Instant::now() < until {
@@ -811,10 +810,9 @@ impl Holder {
                     break;
                 }
             }
-            return false;
+            return;
         }
         self.poll(nap);
-        true
     }
 
     fn poll(&mut self, nap: Duration) {

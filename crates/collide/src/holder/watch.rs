@@ -86,18 +86,15 @@ pub struct Piece {
 }
 
 /// Cuts an access into pieces of 1, 2, 4 or 8 aligned bytes, as few as
-/// possible. The second answer says whether all of it is covered by `limit`
-/// pieces.
+/// possible, and keeps the `limit` longest. The second answer says whether
+/// that is all of it.
 pub fn pieces(address: u64, size: u64, limit: usize) -> (Vec<Piece>, bool) {
     let end = address.saturating_add(size);
     let mut at = address;
     let mut pieces = Vec::new();
     while at < end {
-        if pieces.len() == limit {
-            return (pieces, false);
-        }
         let mut length = 8;
-        while at % length != 0 || at + length > end {
+        while !at.is_multiple_of(length) || at + length > end {
             length /= 2;
         }
         pieces.push(Piece {
@@ -106,7 +103,10 @@ pub fn pieces(address: u64, size: u64, limit: usize) -> (Vec<Piece>, bool) {
         });
         at += length;
     }
-    (pieces, true)
+    let whole = pieces.len() <= limit;
+    pieces.sort_by_key(|piece| (std::cmp::Reverse(piece.length), piece.address));
+    pieces.truncate(limit);
+    (pieces, whole)
 }
 
 /// A hit of a data breakpoint.
@@ -389,7 +389,8 @@ pub struct Watchpoints {
     cpus: Vec<Bank>,
     threads: HashMap<Tid, Bank>,
     busy: [bool; SLOTS],
-    limit: usize,
+    /// Slots that can be had at all: somebody else may own a register.
+    usable: [bool; SLOTS],
 }
 
 /// What a ring's wake-up carries as epoll data.
@@ -409,7 +410,7 @@ impl Watchpoints {
             cpus: Vec::new(),
             threads: HashMap::new(),
             busy: [false; SLOTS],
-            limit: SLOTS,
+            usable: [true; SLOTS],
         };
         let own = std::process::id() as i32;
         let mut attempts = vec![(Scope::PerThread, true), (Scope::PerThread, false)];
@@ -434,12 +435,47 @@ impl Watchpoints {
             }
         }
         if watch.scope == Scope::PerCpu {
-            watch.cpus = online_cpus()
-                .into_iter()
-                .map(|cpu| Bank::new(-1, cpu))
-                .collect();
+            watch.open_on_cpus();
         }
         watch
+    }
+
+    /// Opens the events of every CPU. Half of them watch writes, half watch
+    /// reads and writes: to change the kind of an event on a CPU makes the
+    /// kernel wait for all CPUs, milliseconds in which a thread would be held.
+    fn open_on_cpus(&mut self) {
+        self.cpus = online_cpus()
+            .into_iter()
+            .map(|cpu| Bank::new(-1, cpu))
+            .collect();
+        for slot in 0..SLOTS {
+            let trap = [Trap::Writes, Trap::ReadsAndWrites][slot * 2 / SLOTS];
+            // An address that no program has.
+            let attributes = self.attributes(0x1000, 8, trap);
+            let epoll = self.epoll;
+            let opened = self.cpus.iter_mut().try_for_each(|bank| {
+                bank.set(slot, &attributes, CPU_RING_PAGES, epoll)?;
+                bank.clear(slot);
+                Ok::<(), io::Error>(())
+            });
+            if let Err(error) = opened {
+                self.why_not = Some(error.to_string());
+                self.usable[slot] = false;
+            }
+        }
+        if self.usable == [false; SLOTS] {
+            self.scope = Scope::None;
+        }
+    }
+
+    /// The slots that can watch this kind of access.
+    fn slots(&self, trap: Trap) -> std::ops::Range<usize> {
+        match (self.scope, trap) {
+            (Scope::None, _) => 0..0,
+            (Scope::PerThread, _) => 0..SLOTS,
+            (Scope::PerCpu, Trap::Writes) => 0..SLOTS / 2,
+            (Scope::PerCpu, Trap::ReadsAndWrites) => SLOTS / 2..SLOTS,
+        }
     }
 
     pub fn scope(&self) -> Scope {
@@ -483,15 +519,14 @@ impl Watchpoints {
     }
 
     /// Slots nobody uses now.
-    pub fn free(&self) -> usize {
-        match self.scope {
-            Scope::None => 0,
-            _ => self.limit - self.busy[..self.limit].iter().filter(|busy| **busy).count(),
-        }
+    pub fn free(&self, trap: Trap) -> usize {
+        self.slots(trap)
+            .filter(|slot| self.usable[*slot] && !self.busy[*slot])
+            .count()
     }
 
-    /// Arms one slot on `piece`: on every CPU, or on each of `threads` at the
-    /// address that goes with it. `None` if no slot can be had.
+    /// Arms one slot: at `cpu_address` on every CPU, or on each of `threads`
+    /// at the address that goes with it. `None` if no slot can be had.
     pub fn arm(
         &mut self,
         trap: Trap,
@@ -499,10 +534,9 @@ impl Watchpoints {
         threads: &[(Tid, u64)],
         cpu_address: u64,
     ) -> Option<usize> {
-        if self.scope == Scope::None {
-            return None;
-        }
-        let slot = (0..self.limit).find(|slot| !self.busy[*slot])?;
+        let slot = self
+            .slots(trap)
+            .find(|slot| self.usable[*slot] && !self.busy[*slot])?;
         let epoll = self.epoll;
         let result = match self.scope {
             Scope::PerCpu => {
@@ -521,10 +555,10 @@ impl Watchpoints {
             Err(error) => {
                 self.why_not = Some(error.to_string());
                 self.clear(slot);
-                // Somebody else owns the register: do with one fewer.
+                // Somebody else owns the register: do without it.
                 if error.raw_os_error() == Some(libc::ENOSPC) {
-                    self.limit = slot.min(self.limit);
-                    if self.limit == 0 {
+                    self.usable[slot] = false;
+                    if self.usable == [false; SLOTS] {
                         self.scope = Scope::None;
                     }
                 }
@@ -639,9 +673,9 @@ mod tests {
 
     #[test]
     fn unaligned_and_wide_accesses_take_more() {
-        assert_eq!(lengths(0x1003, 4), [(0x1003, 1), (0x1004, 2), (0x1006, 1)]);
+        assert_eq!(lengths(0x1003, 4), [(0x1004, 2), (0x1003, 1), (0x1006, 1)]);
         assert_eq!(lengths(0x1000, 16), [(0x1000, 8), (0x1008, 8)]);
-        assert_eq!(lengths(0x1004, 16), [(0x1004, 4), (0x1008, 8), (0x1010, 4)]);
+        assert_eq!(lengths(0x1004, 16), [(0x1008, 8), (0x1004, 4), (0x1010, 4)]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 const AROUND_RACE: usize = 9;
 const AROUND_CALL: usize = 3;
 /// What is spent on source at most; the racing lines are taken first.
-const SOURCE_BYTES: usize = 1_500_000;
+const SOURCE_BYTES: usize = 1_200_000;
 /// Longest line of source and longest value shown.
 const LINE: usize = 240;
 const VALUE: usize = 4_000;

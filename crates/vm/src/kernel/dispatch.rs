@@ -114,6 +114,8 @@ impl Vm {
             libc::SYS_timerfd_create => self.sys_timerfd_create(a, b as i32),
             libc::SYS_timerfd_settime => self.sys_timerfd_settime(call),
             libc::SYS_timerfd_gettime => self.sys_timerfd_gettime(a, b),
+            libc::SYS_signalfd => self.sys_signalfd(call, 0),
+            libc::SYS_signalfd4 => self.sys_signalfd(call, d as i32),
             libc::SYS_poll => self.sys_poll(call, c),
             libc::SYS_ppoll => self.sys_ppoll(call),
             libc::SYS_select => self.sys_select(call),
@@ -175,6 +177,7 @@ impl Vm {
             libc::SYS_kill => self.sys_kill(call),
             libc::SYS_tkill => self.sys_tkill(call),
             libc::SYS_tgkill => self.sys_tgkill(call),
+
             libc::SYS_alarm => self.sys_alarm(a),
             libc::SYS_getitimer => self.sys_getitimer(a, b),
             libc::SYS_setitimer => self.sys_setitimer(a, b, c),
@@ -195,7 +198,6 @@ impl Vm {
             | libc::SYS_getsid
             | libc::SYS_setpgid
             | libc::SYS_setsid => self.host_call(call.number as i64, call.arguments),
-
             libc::SYS_arch_prctl => self.sys_arch_prctl(a, b),
             libc::SYS_prctl => self.sys_prctl(call),
             libc::SYS_getrandom => self.sys_getrandom(call),
@@ -261,6 +263,14 @@ impl Vm {
             | libc::SYS_move_pages
             | libc::SYS_migrate_pages
             | libc::SYS_kcmp
+            | libc::SYS_pidfd_open
+            | libc::SYS_pidfd_send_signal
+            | libc::SYS_pidfd_getfd
+            | libc::SYS_modify_ldt
+            | libc::SYS_set_mempolicy_home_node
+            | libc::SYS_process_mrelease
+            | libc::SYS_name_to_handle_at
+            | libc::SYS_open_by_handle_at
             | libc::SYS_keyctl
             | libc::SYS_add_key
             | libc::SYS_request_key
@@ -271,6 +281,28 @@ impl Vm {
             | libc::SYS_process_madvise
             | libc::SYS_pkey_alloc => Err(Halt::Errno(libc::ENOSYS)),
             libc::SYS_ptrace
+            | libc::SYS_mount
+            | libc::SYS_umount2
+            | libc::SYS_pivot_root
+            | libc::SYS_unshare
+            | libc::SYS_setns
+            | libc::SYS_settimeofday
+            | libc::SYS_clock_settime
+            | libc::SYS_syslog
+            | libc::SYS_sethostname
+            | libc::SYS_setdomainname
+            | libc::SYS_swapon
+            | libc::SYS_swapoff
+            | libc::SYS_reboot
+            | libc::SYS_acct
+            | libc::SYS_quotactl
+            | libc::SYS_iopl
+            | libc::SYS_ioperm
+            | libc::SYS_init_module
+            | libc::SYS_finit_module
+            | libc::SYS_delete_module
+            | libc::SYS_kexec_load
+            | libc::SYS_vhangup
             | libc::SYS_bpf
             | libc::SYS_process_vm_readv
             | libc::SYS_process_vm_writev => Err(Halt::Errno(libc::EPERM)),

@@ -39,6 +39,8 @@ struct Member {
 pub struct Epoll {
     pub id: ObjectId,
     members: BTreeMap<(i32, DescriptionId), Member>,
+    /// Members outside, by their serial number.
+    serials: BTreeMap<u64, (i32, DescriptionId)>,
     /// None while replaying.
     host: Option<OwnedFd>,
     outside: usize,
@@ -105,6 +107,7 @@ impl Vm {
         let epoll = Epoll {
             id: self.kernel.fds.new_object(),
             members: BTreeMap::new(),
+            serials: BTreeMap::new(),
             host,
             outside: 0,
             next_serial: 1,
@@ -192,6 +195,7 @@ impl Vm {
         }
         let epoll = self.epoll(set)?;
         epoll.next_serial += 1;
+        epoll.serials.insert(serial, key);
         epoll.outside += usize::from(host.is_some());
         epoll.members.insert(
             key,
@@ -264,6 +268,7 @@ impl Vm {
         }
         let epoll = self.epoll(set)?;
         if let Some(member) = epoll.members.remove(&key) {
+            epoll.serials.remove(&member.serial);
             epoll.outside -= usize::from(member.outside);
         }
         Ok(0)
@@ -286,6 +291,7 @@ impl Vm {
                 if *id != gone {
                     return true;
                 }
+                epoll.serials.remove(&member.serial);
                 if member.outside {
                     removed += 1;
                     if live {
@@ -353,6 +359,8 @@ impl Vm {
             Some(Object::Pipe(end)) => end.pipe.borrow().events,
             Some(Object::Pair(end)) => end.link.borrow().events[end.side],
             Some(Object::Event(counter)) => counter.events,
+            // Signals do not count their arrivals: as if one had come.
+            Some(Object::Signals(_)) => [self.instructions(), 0],
             // Every expiry is an edge.
             Some(Object::Timer(timer)) => {
                 let [set, read] = timer.events;
@@ -510,11 +518,8 @@ impl Vm {
             word.copy_from_slice(&entry[4..]);
             let serial = u64::from_le_bytes(word);
             let events = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
-            if let Some(member) = epoll
-                .members
-                .values_mut()
-                .find(|member| member.serial == serial)
-            {
+            let key = epoll.serials.get(&serial);
+            if let Some(member) = key.and_then(|key| epoll.members.get(key)) {
                 reports.push((events, member.data));
             }
         }

@@ -108,22 +108,19 @@ impl Vm {
     pub(super) fn sys_execveat(&mut self, call: &Call) -> Outcome {
         let [directory, path, arguments, environment, flags, _] = call.arguments;
         let mut path = memory::read_c_string(path, 4096)?;
-        let mut host = libc::AT_FDCWD;
         if path.is_empty() && flags as i32 & libc::AT_EMPTY_PATH != 0 {
-            host = self.host_directory(directory as i32, b".")?;
-            path = self.recorded_path(host)?;
-            host = libc::AT_FDCWD;
+            let number = self.host_only(directory as i32, libc::EACCES)?.number;
+            path = self.recorded_path(number)?;
         } else {
-            host = self.host_directory(directory as i32, &path)?;
+            let host = self.host_directory(directory as i32, &path)?;
             if host != libc::AT_FDCWD {
                 let mut full = self.recorded_path(host)?;
                 full.push(b'/');
                 full.extend_from_slice(&path);
                 path = full;
-                host = libc::AT_FDCWD;
             }
         }
-        self.execute_program(host, path, arguments, environment)
+        self.execute_program(libc::AT_FDCWD, path, arguments, environment)
     }
 
     /// Where a host descriptor's file lies.
@@ -143,6 +140,7 @@ impl Vm {
         arguments: u64,
         environment: u64,
     ) -> Outcome {
+        let path = self.program_path(path);
         let mut arguments = strings(arguments)?;
         let environment = strings(environment)?;
         if arguments.is_empty() {
@@ -174,7 +172,7 @@ impl Vm {
         let name = self.program_name();
         if let Some(thread) = self.threads.get_mut(&id) {
             thread.tid = pid;
-            thread.vector = Box::default();
+            *thread.vector = Default::default();
             thread.clear_child_tid = 0;
             thread.robust_list = 0;
             thread.signals.stack = Default::default();
@@ -188,7 +186,7 @@ impl Vm {
     /// The name of a program's first thread.
     pub(crate) fn program_name(&self) -> [u8; 16] {
         let mut name = [0; 16];
-        let executable = self.kernel.process.executable.file_name();
+        let executable = self.kernel.process.started_as.file_name();
         for (to, from) in name
             .iter_mut()
             .take(15)

@@ -67,6 +67,8 @@ pub enum Object {
     Event(EventCounter),
     Timer(Timer),
     Epoll(Epoll),
+    /// A signalfd for these signals.
+    Signals(u64),
     /// A file of /proc as it was when opened.
     Bytes {
         path: PathBuf,
@@ -484,6 +486,7 @@ impl Vm {
                     Object::Epoll(epoll) => self.wake_objects(epoll.id),
                     Object::Event(_)
                     | Object::Timer(_)
+                    | Object::Signals(_)
                     | Object::Bytes { .. }
                     | Object::Listing(_) => {}
                 }
@@ -590,7 +593,9 @@ impl Vm {
             Object::Timer(_) => self.externalise_timer(id),
             // The host's side of an epoll set exists from its creation; the
             // set itself moves in `externalise_watched`.
-            Object::Epoll(_) | Object::Bytes { .. } | Object::Listing(_) => Ok(()),
+            Object::Epoll(_) | Object::Signals(_) | Object::Bytes { .. } | Object::Listing(_) => {
+                Ok(())
+            }
         }
     }
 }

@@ -393,6 +393,7 @@ impl Vm {
             Object::Pair(_) => self.read_pair(call, fd, length),
             Object::Event(_) => self.read_event(call, fd, length),
             Object::Timer(_) => self.read_timer(call, fd, length),
+            Object::Signals(_) => self.read_signals(call, fd, length),
             Object::Listing(_) => Err(Halt::Errno(libc::EISDIR)),
             Object::Epoll(_) | Object::Host(_) | Object::Bytes { .. } => {
                 Err(Halt::Errno(libc::EINVAL))
@@ -657,36 +658,51 @@ impl Vm {
         if length <= 0 {
             return Ok(());
         }
-        let Object::Host(file) = &self.kernel.fds.get(fd)?.object else {
+        let Some(stream) = self.standard_stream(fd) else {
             return Ok(());
         };
-        if let Some(stream) = file.standard_stream {
-            let order = self.order_output()?;
-            if self.io.is_live() || !self.shows_output() {
-                return Ok(());
-            }
-            self.await_turn(order)?;
+        let mut bytes = Vec::new();
+        if !self.io.is_live() {
             for (address, length) in filled(ranges, length as u64) {
-                show(stream, &memory::read_vec(address, length)?);
+                bytes.extend(memory::read_vec(address, length)?);
             }
-            self.had_turn(order);
         }
-        Ok(())
+        self.show_output(stream, &bytes)
     }
 
     /// Like `wrote`, for bytes that never were in guest memory.
     pub(super) fn wrote_bytes(&mut self, fd: i32, bytes: &[u8]) -> Result<(), Halt> {
-        if let Object::Host(file) = &self.kernel.fds.get(fd)?.object
-            && let Some(stream) = file.standard_stream
-        {
-            let order = self.order_output()?;
-            if self.io.is_live() || !self.shows_output() {
-                return Ok(());
-            }
-            self.await_turn(order)?;
-            show(stream, bytes);
-            self.had_turn(order);
+        match self.standard_stream(fd) {
+            Some(stream) if !bytes.is_empty() => self.show_output(stream, bytes),
+            _ => Ok(()),
         }
+    }
+
+    fn standard_stream(&self, fd: i32) -> Option<i32> {
+        match &self.kernel.fds.peek_fd(fd)?.object {
+            Object::Host(file) => file.standard_stream,
+            _ => None,
+        }
+    }
+
+    /// A replay shows what went to a standard stream, in the order in which
+    /// the processes of a tree wrote it.
+    fn show_output(&mut self, stream: i32, bytes: &[u8]) -> Result<(), Halt> {
+        let order = self.order_output()?;
+        if self.io.is_live() || !self.shows_output() {
+            return Ok(());
+        }
+        self.await_turn(order)?;
+        // Whoever reads the replay's output may have gone away; the replay
+        // itself is not concerned.
+        let _ = if stream == 2 {
+            std::io::stderr().write_all(bytes)
+        } else {
+            std::io::stdout()
+                .write_all(bytes)
+                .and_then(|()| std::io::stdout().flush())
+        };
+        self.had_turn(order);
         Ok(())
     }
 
@@ -701,18 +717,6 @@ impl Vm {
             self.code_changed(page..page + crate::layout::PAGE);
         }
     }
-}
-
-/// Whoever reads the replay's output may have gone away; the replay itself is
-/// not concerned.
-fn show(stream: i32, bytes: &[u8]) {
-    let _ = if stream == 2 {
-        std::io::stderr().write_all(bytes)
-    } else {
-        std::io::stdout()
-            .write_all(bytes)
-            .and_then(|()| std::io::stdout().flush())
-    };
 }
 
 fn checked_position(position: u64) -> Result<u64, Halt> {

@@ -8,6 +8,7 @@ use crate::space::{Backing, Placement, Request};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Copies of files that are mapped shared, by identity.
@@ -96,7 +97,10 @@ impl Vm {
             file: None,
         };
         let mut opened = None;
-        if flags & libc::MAP_ANONYMOUS == 0 {
+        let zeros = flags & libc::MAP_ANONYMOUS == 0
+            && matches!(self.kernel.fds.peek_fd(fd as i32).map(|file| &file.object),
+                Some(Object::Host(HostFile { path: Some(path), .. })) if path == Path::new("/dev/zero"));
+        if flags & libc::MAP_ANONYMOUS == 0 && !zeros {
             let writable = shared && protection & libc::PROT_WRITE != 0;
             let (path, mut file) = self.file_to_map(fd as i32, writable)?;
             // A replay must not write to the world, nor see its changes: it

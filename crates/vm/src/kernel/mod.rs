@@ -28,6 +28,7 @@ mod proc_files;
 pub mod process;
 pub mod signal;
 mod signal_frame;
+mod signalfd;
 mod socket;
 mod socketpair;
 mod splice;
@@ -112,10 +113,10 @@ pub struct Kernel {
     pub futexes: futex::Futexes,
     pub signals: signal::Signals,
     pub process: process::Process,
-    pub timers: timer::Timers,
     pub machine: misc::Machine,
     /// While replaying: stand-ins for files that are mapped shared.
     pub shared_files: memory_map::SharedFiles,
+    pub timers: timer::Timers,
     /// System calls already complained about.
     reported: std::collections::BTreeSet<u64>,
 }

@@ -160,6 +160,23 @@ impl Vm {
         }
     }
 
+    /// A program's path with the guest's own /proc links followed.
+    pub(super) fn program_path(&mut self, path: Vec<u8>) -> Vec<u8> {
+        match self.place(libc::AT_FDCWD, path.clone()) {
+            Place::Executable => {
+                let executable = self.kernel.process.executable.clone();
+                executable.into_os_string().into_vec()
+            }
+            Place::Descriptor(fd) => match self.kernel.fds.peek_fd(fd).map(|file| &file.object) {
+                Some(Object::Host(HostFile {
+                    path: Some(path), ..
+                })) => path.as_os_str().as_bytes().to_vec(),
+                _ => path,
+            },
+            Place::Host(_) | Place::Shown(..) => path,
+        }
+    }
+
     /// The host directory descriptor for an `*at` call.
     pub(super) fn host_directory(&mut self, fd: i32, path: &[u8]) -> Result<i32, Halt> {
         if fd == libc::AT_FDCWD || path.starts_with(b"/") {

@@ -35,14 +35,30 @@ pub(super) fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     }
 }
 
+/// Nothing to poll, but something outside (a signal) can end the wait, so time
+/// must not jump ahead of it.
+pub(super) const OUTSIDE: HostInterest = HostInterest {
+    fd: i32::MIN,
+    events: 0,
+};
+
 const ALWAYS: i16 = libc::POLLERR | libc::POLLHUP | libc::POLLNVAL;
 
 impl Vm {
     /// Readiness of something inside the vm; None for host descriptors.
     pub(super) fn readiness(&mut self, id: DescriptionId) -> Option<i16> {
         let now = self.now();
+        if let Object::Signals(mask) = self.kernel.fds.peek(id)?.object {
+            let pending = self.pending_signals() & mask != 0;
+            return Some(if pending {
+                libc::POLLIN | libc::POLLRDNORM
+            } else {
+                0
+            });
+        }
         Some(match &self.kernel.fds.peek(id)?.object {
             Object::Host(_) => return None,
+            Object::Signals(_) => 0,
             Object::Pipe(end) => end.readiness(),
             Object::Pair(end) => end.readiness(),
             Object::Event(counter) => counter.readiness(),
@@ -88,6 +104,10 @@ impl Vm {
                     }
                 }
             }
+            Object::Signals(_) => {
+                found.objects.push(super::signalfd::SIGNALS);
+                found.host.push(OUTSIDE);
+            }
             Object::Bytes { .. } | Object::Listing(_) => {}
         }
     }
@@ -112,7 +132,10 @@ impl Vm {
                         }
                         let before = found.host.len();
                         self.watch(id, entry.events, &mut found);
-                        for interest in &found.host[before..] {
+                        let polled = found.host[before..]
+                            .iter()
+                            .filter(|interest| **interest != OUTSIDE);
+                        for interest in polled {
                             outside.push((
                                 index,
                                 libc::pollfd {

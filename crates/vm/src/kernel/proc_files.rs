@@ -285,6 +285,7 @@ impl Vm {
             Object::Pair(end) => format!("socket:[{}]", end.id()).into_bytes(),
             Object::Event(_) => b"anon_inode:[eventfd]".to_vec(),
             Object::Timer(_) => b"anon_inode:[timerfd]".to_vec(),
+            Object::Signals(_) => b"anon_inode:[signalfd]".to_vec(),
             Object::Epoll(_) => b"anon_inode:[eventpoll]".to_vec(),
             Object::Bytes { path, .. } => path.as_os_str().as_bytes().to_vec(),
             Object::Listing(listing) => listing.path.clone().into_bytes(),

@@ -33,6 +33,8 @@ pub struct Process {
     pub user: u32,
     /// Absolute path of the program.
     pub executable: std::path::PathBuf,
+    /// The path it was started by, which names the first thread.
+    pub started_as: std::path::PathBuf,
     /// Where the first stack begins: the argument count, then the arguments.
     pub start_stack: u64,
     /// The sixteen random bytes every program is started with.

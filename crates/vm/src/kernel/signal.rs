@@ -660,6 +660,7 @@ impl Vm {
                 }
             }
         }
+        self.wake_objects(super::signalfd::SIGNALS);
         if let Some((id, _)) = taker
             && let Some(thread) = self.threads.get_mut(&id)
             && let Some(call) = &mut thread.call

@@ -121,8 +121,7 @@ impl Vm {
             };
             let mut expiries = 1;
             timer.deadline = None;
-            if timer.interval > 0 {
-                let more = (now - deadline) / timer.interval;
+            if let Some(more) = (now - deadline).checked_div(timer.interval) {
                 expiries += more;
                 timer.deadline = Some(deadline + (more + 1) * timer.interval);
             }
