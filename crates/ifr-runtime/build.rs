@@ -81,7 +81,7 @@ fn interposed() -> Vec<String> {
     let mut in_list = false;
     let mut marked = false;
     for line in source.lines() {
-        if line.starts_with("releasing! {") {
+        if line.starts_with("releasing! {") || line.starts_with("replacing! {") {
             in_list = true;
         } else if in_list && line.starts_with('}') {
             in_list = false;

@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 
 /// Programs in one source file, to spare compiler starts.
 const BATCH: usize = 40;
-const DEFAULT_PROGRAMS: usize = 120;
+const DEFAULT_PROGRAMS: usize = 80;
 
 struct Random(u64);
 

@@ -473,7 +473,7 @@ fn of_call(call: LLVMValueRef, in_rust: bool) -> Effect {
         if is_hidden_release(&name) || is_rust_symbol(&name) {
             effect.kills_backward = true;
             effect.kills_forward = true;
-            effect.stop_before = !(facts & 8 != 0);
+            effect.stop_before = facts & 8 == 0;
             return effect;
         }
     }

@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 
 fn plugin() -> PathBuf {
     let test = std::env::current_exe().unwrap();
-    let folder = test.parent().and_then(|deps| deps.parent()).unwrap();
-    let path = folder.join("libifr_pass.so");
+    // Beside the test is what this build made of the crate.
+    let path = test.with_file_name("libifr_pass.so");
     assert!(
         path.is_file(),
         "{} is missing; cargo build -p ifr-pass makes it",

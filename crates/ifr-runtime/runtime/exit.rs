@@ -11,7 +11,7 @@ use crate::history::Side;
 use crate::text::{self, Text};
 use crate::{foreign, interpose, options, races, sys, threads};
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 unsafe extern "C" {
     fn on_exit(work: unsafe extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
@@ -38,6 +38,7 @@ unsafe extern "C" fn start(
     environment: *const *const u8,
 ) {
     ENVIRONMENT.store(environment.cast_mut(), Ordering::Relaxed);
+    PROCESS.store(sys::process_id(), Ordering::Relaxed);
     // SAFETY: the environment is a list of strings that ends in a null.
     unsafe {
         let mut at = environment;
@@ -168,6 +169,25 @@ pub fn tell(end: End) -> c_int {
         return wanted;
     }
     code
+}
+
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// This is a forked child: it has told nothing yet.
+pub fn new_process() {
+    PROCESS.store(sys::process_id(), Ordering::Relaxed);
+    TOLD.store(false, Ordering::Relaxed);
+}
+
+/// Another program is about to take this one's place. Not in a child that only
+/// borrows this memory (vfork).
+pub fn before_exec() {
+    if !races::records().is_empty() && PROCESS.load(Ordering::Relaxed) == sys::process_id() {
+        tell(End::Code(0));
+        // If that program cannot be started, this one goes on.
+        races::forget();
+        TOLD.store(false, Ordering::Relaxed);
+    }
 }
 
 fn write_side(log: &mut Text, side: &Side) {

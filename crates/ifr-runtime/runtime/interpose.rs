@@ -23,6 +23,12 @@ unsafe extern "C" {
     fn malloc_usable_size(block: *mut c_void) -> usize;
     fn pthread_key_create(key: *mut u32, end: Option<unsafe extern "C" fn(*mut c_void)>) -> c_int;
     fn pthread_setspecific(key: u32, value: *const c_void) -> c_int;
+    fn __register_atfork(
+        before: Option<unsafe extern "C" fn()>,
+        parent: Option<unsafe extern "C" fn()>,
+        child: Option<unsafe extern "C" fn()>,
+        module: *mut c_void,
+    ) -> c_int;
     fn pthread_sigmask(how: c_int, set: *const u64, old: *mut u64) -> c_int;
 }
 
@@ -190,6 +196,8 @@ static REALLOC: Real = Real::new(c"realloc");
 static REALLOCARRAY: Real = Real::new(c"reallocarray");
 /// While the real functions are being looked up, a block to be freed is left.
 static LOOKING: AtomicBool = AtomicBool::new(true);
+/// Set by freeing nothing: shows that the program's `free` is the one here.
+static IS_OURS: AtomicBool = AtomicBool::new(false);
 
 /// Where the caller of this function is, for the report of a free.
 macro_rules! asker {
@@ -219,6 +227,7 @@ fn giving_back(block: *mut c_void, frame: usize) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn free(block: *mut c_void) {
     if block.is_null() {
+        IS_OURS.store(true, Ordering::Relaxed);
         return;
     }
     if LOOKING.load(Ordering::Relaxed) && FREE.at.load(Ordering::Relaxed).is_null() {
@@ -487,17 +496,51 @@ static EXIT: Real = Real::new(c"_exit");
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fork() -> c_int {
     threads::release();
-    // SAFETY: the real fork.
-    let child = unsafe {
+    // SAFETY: the real fork, which runs `forked` in the child.
+    unsafe {
         let real: unsafe extern "C" fn() -> c_int = core::mem::transmute(FORK.get());
         real()
-    };
-    if child == 0 {
-        threads::after_fork();
-        races::forget();
-        SAMPLING.store(false, Ordering::Relaxed);
     }
-    child
+}
+
+/// In the child of any fork, also those that the C library makes by itself.
+unsafe extern "C" fn forked() {
+    threads::after_fork();
+    races::forget();
+    exit::new_process();
+    SAMPLING.store(false, Ordering::Relaxed);
+}
+
+/// Functions that put another program into this process: what was found so far
+/// is told before.
+macro_rules! replacing {
+    ($($name:ident ( $($argument:ident),* );)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name($($argument: Word),*) -> Word {
+                static REAL: Real = Real::new(unsafe {
+                    // SAFETY: the literal ends in the zero that is put there.
+                    CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
+                });
+                threads::release();
+                exit::before_exec();
+                // SAFETY: the real function of this name takes these words.
+                unsafe {
+                    let real: unsafe extern "C" fn($($argument: Word),*) -> Word =
+                        core::mem::transmute(REAL.get());
+                    real($($argument),*)
+                }
+            }
+        )*
+    };
+}
+
+replacing! {
+    execv(a, b);
+    execve(a, b, c);
+    execvp(a, b);
+    execvpe(a, b, c);
+    fexecve(a, b, c);
 }
 
 #[unsafe(no_mangle)]
@@ -538,19 +581,28 @@ static SAMPLING: AtomicBool = AtomicBool::new(false);
 /// The cap is refilled this often.
 const REFILL_MICROS: u64 = 100_000;
 
+/// One percent of a sampling period of a tenth of a second. The paper's period
+/// is a second, which programs of a second never see twice.
+const WINDOW_MICROS: u64 = 1_000;
+
 unsafe extern "C" fn sample(_: *mut c_void) -> *mut c_void {
     let share = u64::from(options::SAMPLE.load(Ordering::Relaxed));
+    if share < 100 {
+        // The first window opens somewhere in the first period, so that short
+        // programs are not always seen from their start.
+        let phase = u64::from(sys::process_id()).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        sys::sleep_micros(phase % ((100 - share) * WINDOW_MICROS));
+    }
     loop {
+        threads::refill();
         if share >= 100 {
             sys::sleep_micros(REFILL_MICROS);
-            threads::refill();
             continue;
         }
         threads::window(true);
-        threads::refill();
-        sys::sleep_micros(share * 10_000);
+        sys::sleep_micros(share * WINDOW_MICROS);
         threads::window(false);
-        sys::sleep_micros((100 - share) * 10_000);
+        sys::sleep_micros((100 - share) * WINDOW_MICROS);
     }
 }
 
@@ -563,6 +615,9 @@ fn sampler() {
     }
     type Create =
         unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void, *mut c_void) -> c_int;
+    if options::SAMPLE.load(Ordering::Relaxed) < 100 {
+        threads::window(false);
+    }
     let mut handle = 0usize;
     let (all, mut before) = ([u64::MAX; 16], [0u64; 16]);
     // SAFETY: the real functions; the thread never touches the program's data
@@ -589,6 +644,25 @@ pub fn prepare(stack_top: usize) {
         real.get();
     }
     LOOKING.store(false, Ordering::Relaxed);
+    // A program that brings its own `free` takes this one's place; blocks would
+    // change owner unseen.
+    // SAFETY: `free` of nothing does nothing, whoever defines it.
+    unsafe {
+        let found = dlsym(core::ptr::null_mut(), c"free".as_ptr());
+        if !found.is_null() {
+            let found: unsafe extern "C" fn(*mut c_void) = core::mem::transmute(found);
+            found(core::ptr::null_mut());
+        }
+        __register_atfork(None, None, Some(forked), core::ptr::null_mut());
+    }
+    if !IS_OURS.load(Ordering::Relaxed) {
+        threads::give_up();
+        sys::write_all(
+            2,
+            b"deadheat: the program defines free itself, so memory changes owner unseen; it runs without monitors\n",
+        );
+        return;
+    }
     let mut key = 0;
     // SAFETY: the key is written; `ended` takes any value.
     if unsafe { pthread_key_create(&mut key, Some(ended)) } == 0 {

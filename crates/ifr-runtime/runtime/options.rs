@@ -1,6 +1,7 @@
 //! `DEADHEAT_IFR`: comma-separated settings.
 //!
-//! * `sample=N`     monitors run N % of each second (paper 004, section 4.4)
+//! * `sample=N`     monitors run N % of the time, in windows (paper 004, section
+//!   4.4)
 //! * `cap=N`        at most N monitors per site and thread since its last
 //!   release, refilled by time; `cap=0` is no cap (the default)
 //! * `exitcode=N`   what a program with races exits with if it would exit with

@@ -160,6 +160,11 @@ pub fn prepare() -> bool {
     ready
 }
 
+/// Nothing will be monitored.
+pub fn give_up() {
+    READY.store(false, Ordering::Relaxed);
+}
+
 /// Stops all monitors of this thread: to be called before every release.
 #[inline]
 pub fn release() {
