@@ -875,6 +875,24 @@ impl<C: Checker> Engine<C> {
     }
 }
 
+/// Takes a range out of a set of ranges (start, size).
+fn cut(ranges: &mut BTreeMap<u64, u64>, gone: &Range<u64>) {
+    let touched: Vec<(u64, u64)> = ranges
+        .range(..gone.end)
+        .filter(|(start, size)| *start + *size > gone.start)
+        .map(|(start, size)| (*start, *size))
+        .collect();
+    for (start, size) in touched {
+        ranges.remove(&start);
+        if start < gone.start {
+            ranges.insert(start, gone.start - start);
+        }
+        if start + size > gone.end {
+            ranges.insert(gone.end, start + size - gone.end);
+        }
+    }
+}
+
 /// The four-byte words that an access touches.
 fn words_of(address: u64, size: u32) -> impl Iterator<Item = u64> {
     let first = address & !3;
@@ -970,8 +988,8 @@ impl<C: Checker + 'static> Observer for Engine<C> {
 
     fn unmapped(&mut self, _moment: Moment, range: Range<u64>) {
         self.code.unmapped(range.clone());
-        self.stacks.retain(|start, _| !range.contains(start));
-        self.library_maps.retain(|start, _| !range.contains(start));
+        cut(&mut self.stacks, &range);
+        cut(&mut self.library_maps, &range);
         self.renew(range);
     }
 
@@ -1065,5 +1083,28 @@ impl<C: Checker + 'static> Observer for Engine<C> {
 
     fn into_any(self: Box<Self>) -> Box<dyn std::any::Any> {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_a_range_is_kept() {
+        let mut ranges = BTreeMap::from([(0x1000, 0x3000), (0x8000, 0x1000)]);
+        cut(&mut ranges, &(0x2000..0x3000));
+        assert_eq!(
+            ranges,
+            BTreeMap::from([(0x1000, 0x1000), (0x3000, 0x1000), (0x8000, 0x1000)])
+        );
+        cut(&mut ranges, &(0x0..0x1800));
+        assert_eq!(ranges.get(&0x1800), Some(&0x800));
+    }
+
+    #[test]
+    fn an_unaligned_word_touches_its_neighbour() {
+        assert_eq!(words_of(0x1002, 4).collect::<Vec<_>>(), [0x1000, 0x1004]);
+        assert_eq!(words_of(0x1000, 1).collect::<Vec<_>>(), [0x1000]);
     }
 }
