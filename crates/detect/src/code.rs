@@ -410,7 +410,11 @@ impl Code {
         };
         match used.order {
             None => both(true),
-            Some(Ordering::Relaxed) if self.uses_fences(pc) => both(true),
+            // A relaxed increment (a counter, one more reference) is no half
+            // of a fence's edge; other relaxed operations may be.
+            Some(Ordering::Relaxed) if !used.function.contains("add") && self.uses_fences(pc) => {
+                both(true)
+            }
             Some(Ordering::Relaxed) => Atomic {
                 acquires: false,
                 releases: false,
