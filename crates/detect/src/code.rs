@@ -60,6 +60,9 @@ pub struct Code {
     /// Writable memory of the C library's own.
     library_data: Vec<Range<u64>>,
     hooks: HashMap<u64, Known>,
+    /// Granules of static memory of a statically linked program: the C
+    /// library's or not.
+    static_data: HashMap<u64, bool>,
     /// Modules that use stand-alone fences: there a relaxed access can be one
     /// half of an edge.
     fences: HashMap<std::path::PathBuf, bool>,
@@ -73,6 +76,7 @@ impl Default for Code {
             facts: vec![Facts::default(); CACHE],
             library_data: Vec::new(),
             hooks: HashMap::new(),
+            static_data: HashMap::new(),
             fences: HashMap::new(),
             info: InstructionInfoFactory::new(),
         }
@@ -194,11 +198,30 @@ impl Code {
         self.hooks.get(&address).copied()
     }
 
-    /// The address is in the C library's static memory.
-    pub fn is_library_data(&self, address: u64) -> bool {
-        self.library_data
+    /// The address is in the C library's static memory. In a statically
+    /// linked program that is what has no debug info.
+    pub fn is_library_data(&mut self, address: u64) -> bool {
+        if self
+            .library_data
             .iter()
             .any(|range| range.contains(&address))
+        {
+            return true;
+        }
+        if let Some(known) = self.static_data.get(&(address >> 3)) {
+            return *known;
+        }
+        let Some((module, _)) = self.modules.find(address) else {
+            return false;
+        };
+        let answer = contains_c_library(module)
+            && module.has_debug_info()
+            && self
+                .modules
+                .variable_at(address)
+                .is_none_or(|variable| variable.type_name.is_none());
+        self.static_data.insert(address >> 3, answer);
+        answer
     }
 
     fn index(pc: u64) -> usize {
@@ -246,12 +269,13 @@ impl Code {
         if let Some(answer) = self.facts[index].feeds_branch {
             return answer;
         }
-        let answer = self.find_feeds_branch(pc);
+        let answer = self.branch_fed_by(pc).is_some();
         self.facts[index].feeds_branch = Some(answer);
         answer
     }
 
-    fn find_feeds_branch(&mut self, pc: u64) -> bool {
+    /// Target of the conditional branch that the loaded value decides.
+    fn branch_fed_by(&mut self, pc: u64) -> Option<u64> {
         /// A compiler puts the test near the load.
         const WINDOW: usize = 16;
         let mut bytes = [0; 15 * WINDOW];
@@ -261,16 +285,18 @@ impl Code {
         }
         let mut decoder = Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE);
         let mut carriers: Vec<Register> = Vec::new();
+        // Without optimisation values go through the frame.
+        let mut slots: Vec<(Register, u64)> = Vec::new();
         let mut flags_carry = false;
         for step in 0..WINDOW {
             let instruction = decoder.decode();
             if instruction.is_invalid() {
-                return false;
+                return None;
             }
             match instruction.flow_control() {
                 FlowControl::ConditionalBranch => {
                     if flags_carry {
-                        return true;
+                        return Some(instruction.near_branch_target());
                     }
                     continue;
                 }
@@ -281,17 +307,31 @@ impl Code {
                     let behind = target.wrapping_sub(pc);
                     if target > instruction.ip() && behind < length as u64 {
                         if decoder.set_position(behind as usize).is_err() {
-                            return false;
+                            return None;
                         }
                         decoder.set_ip(target);
                         continue;
                     }
-                    return false;
+                    return None;
                 }
-                _ => return false,
+                _ => return None,
             }
+            let slot = (instruction.memory_index() == Register::None
+                && matches!(instruction.memory_base(), Register::RBP | Register::RSP))
+            .then(|| {
+                (
+                    instruction.memory_base(),
+                    instruction.memory_displacement64(),
+                )
+            });
             let info = self.info.info(&instruction);
             let uses = step == 0
+                || (flags_carry && instruction.rflags_read() != 0)
+                || (slot.is_some_and(|slot| slots.contains(&slot))
+                    && info
+                        .used_memory()
+                        .iter()
+                        .any(|used| matches!(used.access(), OpAccess::Read | OpAccess::ReadWrite)))
                 || info.used_registers().iter().any(|used| {
                     matches!(
                         used.access(),
@@ -304,6 +344,18 @@ impl Code {
             }
             if instruction.mnemonic() == Mnemonic::Cmp || instruction.mnemonic() == Mnemonic::Test {
                 continue;
+            }
+            if let Some(slot) = slot
+                && step > 0
+                && info
+                    .used_memory()
+                    .iter()
+                    .any(|used| used.access() == OpAccess::Write)
+            {
+                slots.retain(|known| *known != slot);
+                if uses {
+                    slots.push(slot);
+                }
             }
             for used in info.used_registers() {
                 let register = used.register().full_register();
@@ -323,7 +375,16 @@ impl Code {
                 }
             }
         }
-        false
+        None
+    }
+
+    /// The value this instruction loads is the condition of a tight loop
+    /// around it.
+    pub fn spins(&mut self, pc: u64) -> bool {
+        /// A loop with a call of `sched_yield` in it is no longer.
+        const LONGEST: u64 = 96;
+        self.branch_fed_by(pc)
+            .is_some_and(|target| target <= pc && pc - target < LONGEST)
     }
 
     /// The atomic operation this instruction is, by debug info.
@@ -349,7 +410,11 @@ impl Code {
         };
         match used.order {
             None => both(true),
-            Some(Ordering::Relaxed) if self.uses_fences(pc) => both(true),
+            // A relaxed increment (a counter, one more reference) is no half
+            // of a fence's edge; other relaxed operations may be.
+            Some(Ordering::Relaxed) if !used.function.contains("add") && self.uses_fences(pc) => {
+                both(true)
+            }
             Some(Ordering::Relaxed) => Atomic {
                 acquires: false,
                 releases: false,

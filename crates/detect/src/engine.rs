@@ -90,7 +90,6 @@ pub struct Thread {
     local: Range<u64>,
     calls: Vec<Call>,
     inside: u32,
-    ended: bool,
 }
 
 /// A known function under way.
@@ -130,14 +129,12 @@ pub enum LockEvent<'a> {
         order: u64,
     },
     NotHeld {
-        thread: &'a Thread,
         address: u64,
         owner: Option<u32>,
         moment: Moment,
         order: u64,
     },
     DestroyedHeld {
-        thread: &'a Thread,
         address: u64,
         owner: u32,
         moment: Moment,
@@ -184,6 +181,10 @@ pub struct Engine<C> {
     by_pointer: HashMap<u64, u32>,
     last_started: Option<u32>,
     stacks: BTreeMap<u64, u64>,
+    /// Mappings that allocators and the C library made for themselves.
+    library_maps: BTreeMap<u64, u64>,
+    /// What `brk` gave: outside of blocks it is the allocator's.
+    break_area: Range<u64>,
     channels: Channels,
     owners: HashMap<u64, Vec<u32>>,
     order: u64,
@@ -205,6 +206,8 @@ impl<C: Checker> Engine<C> {
             by_pointer: HashMap::new(),
             last_started: None,
             stacks: BTreeMap::new(),
+            library_maps: BTreeMap::new(),
+            break_area: 0..0,
             channels: Channels::default(),
             owners: HashMap::new(),
             order: 0,
@@ -294,7 +297,6 @@ impl<C: Checker> Engine<C> {
             local: 0..0,
             calls: Vec::new(),
             inside: 0,
-            ended: false,
         }));
     }
 
@@ -343,13 +345,18 @@ impl<C: Checker> Engine<C> {
     }
 
     /// Memory that the C library uses for itself.
-    fn is_library_memory(&self, address: u64, thread: &Thread) -> bool {
-        self.code.is_library_data(address)
-            || thread.local.contains(&address)
+    fn is_library_memory(&mut self, address: u64, thread: &Thread) -> bool {
+        if let Some(block) = self.heap.find(address) {
+            return block.by_library;
+        }
+        thread.local.contains(&address)
+            || self.break_area.contains(&address)
             || self
-                .heap
-                .find(address)
-                .is_some_and(|block| block.by_library)
+                .library_maps
+                .range(..=address)
+                .next_back()
+                .is_some_and(|(start, size)| address < start + size)
+            || self.code.is_library_data(address)
     }
 
     /// An access that is nothing but synchronisation.
@@ -386,7 +393,9 @@ impl<C: Checker> Engine<C> {
         }
         for word in words_of(event.address, event.size) {
             let object = self.words.entry(word);
-            object.last_locked_by = Some(thread.number);
+            if !object.locked_by.contains(&thread.number) {
+                object.locked_by.push(thread.number);
+            }
             if acquires {
                 thread.acquire(&object.clock);
             }
@@ -400,23 +409,23 @@ impl<C: Checker> Engine<C> {
     /// Returns whether it released.
     fn plain(&mut self, event: &AccessEvent, thread: &mut Thread, access: &mut Access) -> bool {
         let word = event.address & !3;
-        let locked_by = self.words.get(word).map(|object| object.last_locked_by);
-        if locked_by.is_none() && !self.checker.is_exact() {
+        let object = self.words.get(word);
+        if object.is_none() && !self.checker.is_exact() {
             return false;
         }
+        let locked = object.is_some_and(|object| !object.locked_by.is_empty());
+        let locked_by_me = object.is_some_and(|object| object.locked_by.contains(&thread.number));
         let atomic = self.code.atomic(event.pc);
         let (acquires, releases, order_unknown) = match atomic {
             Some(atomic) => (atomic.acquires, atomic.releases, atomic.order_unknown),
             None if self.is_atomic_variable(event.address) => (true, true, true),
-            None => match locked_by.flatten() {
-                Some(owner) if event.write && !event.read && owner == thread.number => {
-                    (false, true, false)
-                }
-                Some(_) if event.read && !event.write && self.code.feeds_branch(event.pc) => {
-                    (true, false, false)
-                }
-                _ => return false,
-            },
+            // A spin unlock.
+            None if locked_by_me && event.write && !event.read => (false, true, false),
+            // A spin, or a check.
+            None if locked && event.read && !event.write && self.code.feeds_branch(event.pc) => {
+                (true, false, false)
+            }
+            None => return false,
         };
         access.meaning = Meaning::Atomic { order_unknown };
         for word in words_of(event.address, event.size) {
@@ -545,7 +554,6 @@ impl<C: Checker> Engine<C> {
                     .get(&address)
                     .and_then(|owners| owners.first().copied());
                 self.checker.lock(LockEvent::NotHeld {
-                    thread,
                     address,
                     owner,
                     moment: call.moment,
@@ -573,7 +581,6 @@ impl<C: Checker> Engine<C> {
                     .and_then(|owners| owners.first().copied())
                 {
                     self.checker.lock(LockEvent::DestroyedHeld {
-                        thread,
                         address: first,
                         owner,
                         moment: call.moment,
@@ -761,6 +768,16 @@ impl<C: Checker> Engine<C> {
             libc::SYS_mmap if fourth as i32 & libc::MAP_STACK != 0 => {
                 self.stacks.insert(result, second);
             }
+            libc::SYS_mmap if thread.inside > 0 => {
+                self.library_maps.insert(result, second);
+            }
+            libc::SYS_brk if result > 0 => {
+                let start = match self.break_area.start {
+                    0 => result,
+                    start => start.min(result),
+                };
+                self.break_area = start..self.break_area.end.max(result);
+            }
             libc::SYS_clone => self.cloned(second, fifth),
             libc::SYS_clone3 => {
                 // struct clone_args: stack, stack_size, tls at 40, 48, 56.
@@ -858,6 +875,24 @@ impl<C: Checker> Engine<C> {
     }
 }
 
+/// Takes a range out of a set of ranges (start, size).
+fn cut(ranges: &mut BTreeMap<u64, u64>, gone: &Range<u64>) {
+    let touched: Vec<(u64, u64)> = ranges
+        .range(..gone.end)
+        .filter(|(start, size)| *start + *size > gone.start)
+        .map(|(start, size)| (*start, *size))
+        .collect();
+    for (start, size) in touched {
+        ranges.remove(&start);
+        if start < gone.start {
+            ranges.insert(start, gone.start - start);
+        }
+        if start + size > gone.end {
+            ranges.insert(gone.end, start + size - gone.end);
+        }
+    }
+}
+
 /// The four-byte words that an access touches.
 fn words_of(address: u64, size: u32) -> impl Iterator<Item = u64> {
     let first = address & !3;
@@ -927,7 +962,6 @@ impl<C: Checker + 'static> Observer for Engine<C> {
             }
             ThreadEvent::Exited { thread } => {
                 let mut thread = self.take(thread);
-                thread.ended = true;
                 thread.calls.clear();
                 thread.inside = 0;
                 self.idle_slots
@@ -954,7 +988,8 @@ impl<C: Checker + 'static> Observer for Engine<C> {
 
     fn unmapped(&mut self, _moment: Moment, range: Range<u64>) {
         self.code.unmapped(range.clone());
-        self.stacks.retain(|start, _| !range.contains(start));
+        cut(&mut self.stacks, &range);
+        cut(&mut self.library_maps, &range);
         self.renew(range);
     }
 
@@ -1048,5 +1083,28 @@ impl<C: Checker + 'static> Observer for Engine<C> {
 
     fn into_any(self: Box<Self>) -> Box<dyn std::any::Any> {
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_a_range_is_kept() {
+        let mut ranges = BTreeMap::from([(0x1000, 0x3000), (0x8000, 0x1000)]);
+        cut(&mut ranges, &(0x2000..0x3000));
+        assert_eq!(
+            ranges,
+            BTreeMap::from([(0x1000, 0x1000), (0x3000, 0x1000), (0x8000, 0x1000)])
+        );
+        cut(&mut ranges, &(0x0..0x1800));
+        assert_eq!(ranges.get(&0x1800), Some(&0x800));
+    }
+
+    #[test]
+    fn an_unaligned_word_touches_its_neighbour() {
+        assert_eq!(words_of(0x1002, 4).collect::<Vec<_>>(), [0x1000, 0x1004]);
+        assert_eq!(words_of(0x1000, 1).collect::<Vec<_>>(), [0x1000]);
     }
 }

@@ -6,9 +6,12 @@
 //! first of them listed.
 
 use crate::engine::LockKind;
-use crate::history::{INSTANCES_KEPT, LockProblem, Pair, Side};
+use crate::history::{INSTANCES_KEPT, LockProblem, LockProblemKind, Pair, Side};
 use crate::scene::{Scene, Wanted};
-use race::{Access, AccessKind, Frame, Moment, Place, Race, Report, Site, labels};
+use race::{
+    Access, AccessKind, Evidence, Frame, LockCall, LockFinding, Moment, Place, Race, Report, Site,
+    labels,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -283,6 +286,7 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
         let mut race = Race::new(0, count, accesses);
         race.labels = all_labels.into_iter().map(str::to_string).collect();
         race.place = Some(place(found, &scenes, pair));
+        label(&mut race, pair);
         race.occurrences = occurrences;
         for access in &race.accesses {
             if let Some(moment) = access.moment {
@@ -294,6 +298,7 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
         }
         report.races.push(race);
     }
+    report.locks = lock_findings(found, &scenes);
     if found.pairs_left_out > 0 {
         report.not_checked.push(format!(
             "{} more racing accesses, by pairs of instructions beyond the first 4096, are not listed",
@@ -309,4 +314,136 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
         order(one).cmp(&order(other))
     });
     report.sort_and_number();
+}
+
+/// Patterns of papers 000 (table 2) and 002 (section 3.3) that the instance
+/// shown fits, each with what that rests on. A label never hides a race.
+fn patterns(pair: &Pair, accesses: &[Access; 2]) -> Vec<(&'static str, &'static str)> {
+    let number = |text: &Option<String>| {
+        let text = text.as_deref()?;
+        match text.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16).ok(),
+            None => text.parse().ok(),
+        }
+    };
+    let mut found = Vec::new();
+    let changes: Vec<Option<(u64, u64)>> = accesses
+        .iter()
+        .map(|access| {
+            (access.kind == AccessKind::Write)
+                .then(|| Some((number(&access.value_before)?, number(&access.value_after)?)))
+                .flatten()
+        })
+        .collect();
+    if changes
+        .iter()
+        .flatten()
+        .any(|(before, after)| before == after)
+    {
+        found.push((
+            labels::REDUNDANT_WRITE,
+            "a write stored the value that was there already, in the instance shown",
+        ));
+    }
+    if let [Some(one), Some(other)] = changes[..] {
+        let (first, second) = (one.0 ^ one.1, other.0 ^ other.1);
+        if first != 0 && second != 0 && first & second == 0 {
+            found.push((
+                labels::DISJOINT_BITS,
+                "the two writes changed different bits, in the instance shown",
+            ));
+        }
+        let grows = |(before, after): (u64, u64)| after > before && after - before <= 4096;
+        if grows(one) && grows(other) && pair.sides[0].size == pair.sides[1].size {
+            found.push((
+                labels::STATISTICS_COUNTER,
+                "both writes only made the value a little larger, in the instance shown; a reference count would also shrink",
+            ));
+        }
+    }
+    if pair
+        .sides
+        .iter()
+        .any(|side| side.spins && side.kind == AccessKind::Read && !side.atomic)
+    {
+        found.push((
+            labels::AD_HOC_SYNC,
+            "the read is in a loop that ends when the value changes: it orders the threads in fact, not by the rules of the language",
+        ));
+    }
+    found
+}
+
+fn label(race: &mut Race, pair: &Pair) {
+    for (label, reason) in patterns(pair, &race.accesses) {
+        race.labels.push(label.to_string());
+        race.evidence.push(Evidence {
+            id: race.evidence.len() as u32 + 1,
+            text: format!("{label}: {reason}"),
+            instance: pair.instances.first().copied(),
+            replay: None,
+        });
+    }
+}
+
+/// Lock problems in words.
+fn lock_findings(found: &Found, scenes: &Scenes<'_>) -> Vec<LockFinding> {
+    let call = |what: &str, at: (Moment, u64)| LockCall {
+        what: what.to_string(),
+        moment: at.0,
+        stack: scenes.stack(at),
+    };
+    found
+        .lock_problems
+        .iter()
+        .map(|problem| {
+            let locks: Vec<String> = problem
+                .locks
+                .iter()
+                .map(|address| format!("{address:#x}"))
+                .collect();
+            let thread = problem.at.first().map_or(0, |(moment, _)| moment.thread);
+            let lock = locks.first().cloned().unwrap_or_default();
+            let (kind, text, stacks) = match (problem.what, &problem.at[..]) {
+                (LockProblemKind::OrderInversion, [first, second, other_first, other_second]) => (
+                    "lock-order-inversion",
+                    format!(
+                        "thread {thread} takes lock {lock} before {}, thread {} the other way round: they can deadlock",
+                        locks.get(1).cloned().unwrap_or_default(),
+                        other_first.0.thread
+                    ),
+                    vec![
+                        call("held", *first),
+                        call("taken while holding it", *second),
+                        call("the other thread held", *other_first),
+                        call("and took while holding it", *other_second),
+                    ],
+                ),
+                (LockProblemKind::DestroyHeld, _) => (
+                    "destroy-held",
+                    format!(
+                        "thread {thread} destroys lock {lock} while thread {} holds it",
+                        problem.owner.unwrap_or(0)
+                    ),
+                    problem.at.iter().map(|at| call("destroyed", *at)).collect(),
+                ),
+                _ => (
+                    "unlock-not-held",
+                    match problem.owner {
+                        Some(owner) => format!(
+                            "thread {thread} unlocks lock {lock}, which thread {owner} holds"
+                        ),
+                        None => format!("thread {thread} unlocks lock {lock}, which nobody holds"),
+                    },
+                    problem.at.iter().map(|at| call("unlocked", *at)).collect(),
+                ),
+            };
+            LockFinding {
+                kind: kind.to_string(),
+                text,
+                locks,
+                stacks,
+            }
+        })
+        .collect()
 }

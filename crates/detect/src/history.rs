@@ -37,6 +37,9 @@ pub struct Side {
     pub size: u64,
     pub atomic: bool,
     pub order_unknown: bool,
+    /// The read is the condition of a tight loop.
+    #[serde(default)]
+    pub spins: bool,
     pub moment: Moment,
     pub order: u64,
     pub held: Vec<(u64, LockKind)>,
@@ -292,6 +295,7 @@ impl Checker for Historian {
                 size: access.size,
                 atomic: matches!(access.meaning, Meaning::Atomic { .. }),
                 order_unknown,
+                spins: false,
                 moment: access.moment,
                 order: access.order,
                 held: thread

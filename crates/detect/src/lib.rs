@@ -25,5 +25,5 @@ mod passes;
 mod scene;
 mod sync;
 
-pub use fork::{ForkError, in_child};
-pub use passes::{Error, Options, detect};
+pub use fork::{ForkError, in_child, silence_output};
+pub use passes::{Error, Options, detect, merge};

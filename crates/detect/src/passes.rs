@@ -70,7 +70,7 @@ fn exit_code(stop: Stop) -> Option<i32> {
     match stop {
         Stop::Ended(ProcessStatus::Exited(code)) => Some(code),
         Stop::Ended(ProcessStatus::Killed(signal)) => Some(128 + signal),
-        _ => None,
+        Stop::Reached(_) | Stop::RecordingEnds | Stop::Stuck { .. } | Stop::Limit => None,
     }
 }
 
@@ -112,7 +112,12 @@ fn first_pass(recording: &Recording) -> Result<First, PassError> {
 }
 
 fn second_pass(recording: &Recording, candidates: Candidates) -> Result<Found, PassError> {
-    let (engine, _) = replay(recording, Historian::new(candidates))?;
+    let (mut engine, _) = replay(recording, Historian::new(candidates))?;
+    for pair in engine.checker.pairs.values_mut() {
+        for side in &mut pair.sides {
+            side.spins = engine.code.spins(side.pc);
+        }
+    }
     let threads = engine
         .threads()
         .map(|thread| ThreadFacts {
@@ -138,6 +143,58 @@ fn third_pass(
     silence_output();
     let mut vm = Vm::replay(recording)?;
     Ok(scene::visit(&mut vm, wanted)?)
+}
+
+/// Reports of several recordings of one program as one: the same race (by
+/// fingerprint) is one race, seen so many times in so many recordings.
+pub fn merge(reports: Vec<Report>) -> Option<Report> {
+    let mut reports = reports.into_iter();
+    let mut merged = reports.next()?;
+    let mut number = 1;
+    for race in &mut merged.races {
+        race.recordings_seen = Some(1);
+    }
+    for report in reports {
+        number += 1;
+        merged.recordings.extend(report.recordings);
+        for sentence in report.not_checked {
+            if !merged.not_checked.contains(&sentence) {
+                merged.not_checked.push(sentence);
+            }
+        }
+        for finding in report.locks {
+            let known = merged
+                .locks
+                .iter()
+                .any(|known| known.kind == finding.kind && known.locks == finding.locks);
+            if !known {
+                merged.locks.push(finding);
+            }
+        }
+        for mut race in report.races {
+            match merged
+                .races
+                .iter_mut()
+                .find(|known| known.fingerprint == race.fingerprint)
+            {
+                Some(known) => {
+                    known.instances += race.instances;
+                    known.recordings_seen = known.recordings_seen.map(|seen| seen + 1);
+                }
+                None => {
+                    race.recordings_seen = Some(1);
+                    merged.races.push(race);
+                }
+            }
+        }
+    }
+    if number == 1 {
+        for race in &mut merged.races {
+            race.recordings_seen = None;
+        }
+    }
+    merged.sort_and_number();
+    Some(merged)
 }
 
 /// The races of the recording in `directory`.

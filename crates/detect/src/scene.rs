@@ -32,8 +32,6 @@ pub struct Wanted {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Scene {
     pub stack: Vec<Frame>,
-    /// The instruction itself.
-    pub site: Site,
     /// The first place of the stack that has a source line, else the
     /// instruction.
     pub user_site: Site,
@@ -47,18 +45,14 @@ pub struct Scene {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Description {
     pub path: String,
-    pub type_name: Option<String>,
     pub function: Option<String>,
-    pub volatile: bool,
 }
 
 impl From<symbols::Variable> for Description {
     fn from(variable: symbols::Variable) -> Self {
         Description {
             path: variable.path,
-            type_name: variable.type_name,
             function: variable.function,
-            volatile: variable.volatile,
         }
     }
 }
@@ -132,8 +126,7 @@ fn look(vm: &mut Vm, map: &ModuleMap, stop: &Wanted) -> Result<Scene, vm::Error>
         return Ok(scene);
     };
     scene.stack = map.stack(&registers, &mut read_word, DEEPEST);
-    scene.site = map.site(registers.rip);
-    scene.user_site = user_site(map, &registers).unwrap_or_else(|| scene.site.clone());
+    scene.user_site = user_site(map, &registers).unwrap_or_else(|| map.site(registers.rip));
     if let Some(address) = stop.describe {
         scene.variable = map
             .variable_at(address)

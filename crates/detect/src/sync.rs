@@ -9,25 +9,16 @@ use crate::clock::VectorClock;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Which rule of "what counts as synchronisation" made an edge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Rule {
-    Annotation = 0,
-    KnownFunction = 1,
-    Kernel = 2,
-    LockedInstruction = 3,
-    DebugInfo = 4,
-    AdHoc = 5,
-}
-
 /// One synchronisation object.
 #[derive(Debug, Clone, Default)]
 pub struct Object {
     pub clock: VectorClock,
     /// Published by readers of a shared lock.
     pub readers: VectorClock,
-    /// Thread that last executed a locked instruction here.
-    pub last_locked_by: Option<u32>,
+    /// Threads that have executed locked instructions here. (The last one
+    /// alone would not do: a contender's failed attempt comes between a lock
+    /// and its release.)
+    pub locked_by: Vec<u32>,
     pub barrier: Option<Barrier>,
 }
 
@@ -89,10 +80,6 @@ pub struct Objects {
 impl Objects {
     pub fn get(&self, address: u64) -> Option<&Object> {
         self.by_address.get(&address)
-    }
-
-    pub fn get_mut(&mut self, address: u64) -> Option<&mut Object> {
-        self.by_address.get_mut(&address)
     }
 
     pub fn entry(&mut self, address: u64) -> &mut Object {

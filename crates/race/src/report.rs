@@ -163,6 +163,28 @@ pub struct Exit {
     pub deadheat: i32,
 }
 
+/// A lock used against its rules, or in an order that can deadlock; reported
+/// beside the races.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockFinding {
+    /// `lock-order-inversion`, `unlock-not-held` or `destroy-held`.
+    pub kind: String,
+    /// One sentence.
+    pub text: String,
+    /// Addresses of the locks.
+    pub locks: Vec<String>,
+    /// The calls concerned, with what each is.
+    pub stacks: Vec<LockCall>,
+}
+
+/// One call of a lock function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockCall {
+    pub what: String,
+    pub moment: Moment,
+    pub stack: Vec<Frame>,
+}
+
 /// One report: what `--json` prints, what the page and CI read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
@@ -179,6 +201,9 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<String>,
     pub races: Vec<Race>,
+    /// Locks used wrongly.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub locks: Vec<LockFinding>,
     /// What this run did not look at, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_checked: Vec<String>,
@@ -198,6 +223,7 @@ impl Report {
             run: None,
             started: None,
             races: Vec::new(),
+            locks: Vec::new(),
             not_checked: Vec::new(),
             unused_suppressions: Vec::new(),
             exit: Exit::default(),

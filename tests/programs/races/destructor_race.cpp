@@ -2,7 +2,7 @@
 #include <thread>
 #include <unistd.h>
 struct Box {
-    int value = 1;
+    volatile int value = 1;
     ~Box() { value = 0; } // RACE box
 };
 static Box *shared;
@@ -10,7 +10,7 @@ int main() {
     shared = new Box;
     std::thread user([] {
         for (int i = 0; i < 50; i++)
-            shared->value++; // RACE box
+            shared->value = i; // RACE box
     });
     usleep(10);
     shared->~Box();

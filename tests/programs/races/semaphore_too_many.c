@@ -6,6 +6,7 @@ static void *worker(void *arg) {
     for (int i = 0; i < 50; i++) {
         sem_wait(&permits);
         box++; // RACE box
+        sched_yield();
         sem_post(&permits);
     }
     return arg;

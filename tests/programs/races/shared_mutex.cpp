@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <mutex>
 #include <shared_mutex>
 #include <thread>
 std::shared_mutex lock;

@@ -19,6 +19,11 @@ pub struct Arguments {
     /// Directory for the recording [default: in the store]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
+    /// Run this many times, with seeds that follow on one another, and merge
+    /// what is found; output of the first run only
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..))]
+    schedules: u64,
     #[command(flatten)]
     schedule: ScheduleArguments,
     #[command(flatten)]
@@ -38,14 +43,20 @@ fn record_run(
     directory: &Path,
     program: &Program,
     schedule: ScheduleChoice,
+    silent: bool,
 ) -> Result<i32, Failure> {
     let recording = record::create(directory, program, schedule)?;
     let code = detect::in_child(|| -> Result<i32, Failure> {
+        if silent {
+            detect::silence_output();
+        }
         let mut vm = Vm::record(&recording, program, schedule)?;
         match vm.run(None)? {
             Stop::Ended(ProcessStatus::Exited(code)) => Ok(code),
             Stop::Ended(ProcessStatus::Killed(signal)) => Ok(128 + signal),
-            _ => Ok(race::exit_code::FAILURE),
+            Stop::Reached(_) | Stop::RecordingEnds | Stop::Stuck { .. } | Stop::Limit => {
+                Ok(race::exit_code::FAILURE)
+            }
         }
     })
     .map_err(detect::Error::from)?;
@@ -60,26 +71,39 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         .iter()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let (directory, temporary) = match &arguments.output {
-        Some(directory) => (directory.clone(), false),
-        None => match reporting.begin_recording(&words)? {
-            Some((_, directory)) => (directory, false),
-            None => (temporary_directory()?, true),
-        },
-    };
-    record_run(&directory, &program, arguments.schedule.choice())?;
-    let result = detect::detect(&directory, &detect::Options::default());
-    if temporary {
-        // What cannot be removed is in the way of nobody.
-        let _ = std::fs::remove_dir_all(&directory);
-    }
-    let mut report = result?;
-    if temporary {
-        report.recordings.clear();
-        for race in &mut report.races {
-            race.replay.clear();
+    let mut reports = Vec::new();
+    for number in 0..arguments.schedules {
+        let (directory, temporary) = match &arguments.output {
+            Some(directory) if arguments.schedules > 1 => {
+                // The folder of several recordings may be there already.
+                let _ = std::fs::create_dir(directory);
+                (directory.join(number.to_string()), false)
+            }
+            Some(directory) => (directory.clone(), false),
+            None => match reporting.begin_recording(&words)? {
+                Some((_, directory)) => (directory, false),
+                None => (temporary_directory()?, true),
+            },
+        };
+        let mut schedule = arguments.schedule.choice();
+        schedule.seed = schedule.seed.wrapping_add(number);
+        record_run(&directory, &program, schedule, number > 0)?;
+        let result = detect::detect(&directory, &detect::Options::default());
+        if temporary {
+            // What cannot be removed is in the way of nobody.
+            let _ = std::fs::remove_dir_all(&directory);
         }
+        let mut report = result?;
+        if temporary {
+            report.recordings.clear();
+            for race in &mut report.races {
+                race.replay.clear();
+            }
+        }
+        reports.push(report);
     }
+    let report = detect::merge(reports).ok_or_else(|| Failure::usage("no schedule was run"))?;
+    super::detect::show_locks(&report);
     Ok(reporting.finish(report)?)
 }
 

@@ -521,6 +521,7 @@ fn head(report: &Report) -> Report {
         run: report.run,
         started: report.started.clone(),
         races: Vec::new(),
+        locks: report.locks.clone(),
         not_checked: report.not_checked.clone(),
         unused_suppressions: report.unused_suppressions.clone(),
         exit: report.exit,
