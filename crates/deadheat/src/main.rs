@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod commands;
 mod monitored_build;
+mod orders;
 mod reporting;
 mod runs;
 
@@ -23,6 +24,7 @@ struct CommandLine {
 enum Command {
     Run(commands::run::Arguments),
     Detect(commands::detect::Arguments),
+    Classify(commands::classify::Arguments),
     /// Run a program and write a recording of it
     Record(commands::record::Arguments),
     /// Run a program in the vm without recording it
@@ -62,6 +64,7 @@ fn main() {
     let result = match &line.command {
         Command::Run(arguments) => commands::run::run(arguments),
         Command::Detect(arguments) => commands::detect::run(arguments),
+        Command::Classify(arguments) => commands::classify::run(arguments),
         Command::Record(arguments) => commands::record::run(arguments),
         Command::Exec(arguments) => commands::exec::run(arguments),
         Command::Replay(arguments) => commands::replay::run(arguments),

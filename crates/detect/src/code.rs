@@ -57,8 +57,9 @@ const CACHE: usize = 1 << 14;
 pub struct Code {
     pub modules: ModuleMap,
     facts: Vec<Facts>,
-    /// Writable memory of the C library's own.
-    library_data: Vec<Range<u64>>,
+    /// Writable memory of the C library's own, with the code it belongs to:
+    /// the linker maps data over the file after the code.
+    library_data: Vec<(Range<u64>, Range<u64>)>,
     hooks: HashMap<u64, Known>,
     /// Granules of static memory of a statically linked program: the C
     /// library's or not.
@@ -161,10 +162,9 @@ impl Code {
         if origin == Origin::CLibrary {
             for section in module.sections() {
                 if section.writable {
-                    self.library_data.push(
-                        section.addresses.start.wrapping_add(bias)
-                            ..section.addresses.end.wrapping_add(bias),
-                    );
+                    let data = section.addresses.start.wrapping_add(bias)
+                        ..section.addresses.end.wrapping_add(bias);
+                    self.library_data.push((range.clone(), data));
                 }
             }
         }
@@ -190,7 +190,7 @@ impl Code {
         self.modules.remove(range.clone());
         self.hooks.retain(|address, _| !range.contains(address));
         self.library_data
-            .retain(|data| data.end <= range.start || data.start >= range.end);
+            .retain(|(code, _)| code.end <= range.start || code.start >= range.end);
         self.facts.fill(Facts::default());
     }
 
@@ -204,7 +204,7 @@ impl Code {
         if self
             .library_data
             .iter()
-            .any(|range| range.contains(&address))
+            .any(|(_, data)| data.contains(&address))
         {
             return true;
         }
@@ -431,7 +431,9 @@ impl Code {
         }
     }
 
-    /// Stand-alone fences appear in the module's debug info.
+    /// Stand-alone fences appear among the module's functions if atomics were
+    /// not inlined, else at most in its debug info (which names them as soon as
+    /// the header is used: then their use cannot be ruled out).
     fn uses_fences(&mut self, pc: u64) -> bool {
         let Some((module, _)) = self.modules.find(pc) else {
             return true;
@@ -440,6 +442,24 @@ impl Code {
             return *answer;
         }
         let path = module.path().to_path_buf();
+        let mut inlined = true;
+        let mut fence = false;
+        for function in module.functions() {
+            inlined &= !has_any(
+                &function.name,
+                &[
+                    "_ZNKSt6atomic",
+                    "_ZNSt6atomic",
+                    "_ZNKSt13__atomic_base",
+                    "_ZNSt13__atomic_base",
+                ],
+            );
+            fence |= function.name.contains("atomic_thread_fence");
+        }
+        if !inlined {
+            self.fences.insert(path, fence);
+            return fence;
+        }
         let answer = std::fs::read(&path).is_ok_and(|bytes| {
             let mentions = |needle: &[u8]| {
                 bytes

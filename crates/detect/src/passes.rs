@@ -178,8 +178,15 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
                 .find(|known| known.fingerprint == race.fingerprint)
             {
                 Some(known) => {
-                    known.instances += race.instances;
-                    known.recordings_seen = known.recordings_seen.map(|seen| seen + 1);
+                    race.instances += known.instances;
+                    race.recordings_seen = known.recordings_seen.map(|seen| seen + 1);
+                    // The worst that was seen stands for the race.
+                    if race.verdict.rank() < known.verdict.rank() {
+                        *known = race;
+                    } else {
+                        known.instances = race.instances;
+                        known.recordings_seen = race.recordings_seen;
+                    }
                 }
                 None => {
                     race.recordings_seen = Some(1);

@@ -35,6 +35,9 @@ pub const BRK_ROOM: u64 = 0x1000_0000;
 /// Size of the main thread's stack mapping (the usual `ulimit -s`).
 pub const STACK_SIZE: u64 = 8 << 20;
 
+/// Left free below it (the kernel's default `stack_guard_gap`).
+pub const STACK_GAP: u64 = 1 << 20;
+
 /// The context: the registers of the running guest thread and the words that
 /// translated code reads and writes (`context.rs`).
 pub const CONTEXT: u64 = GUEST_TOP;

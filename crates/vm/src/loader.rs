@@ -343,6 +343,7 @@ impl Vm {
                 },
             )
             .map_err(|_| Error::Machine("no room for the program's stack".into()))?;
+        self.space.stack_gap = start - layout::STACK_GAP..start;
         let mut top = start + layout::STACK_SIZE;
         let mut failed = false;
         let mut push = |bytes: &[u8], align: u64| {

@@ -146,6 +146,8 @@ pub struct Vm {
     ending: Option<Ending>,
     pub(crate) tree: Option<Tree>,
     copy: Option<CopyState>,
+    /// Guest memory that the system call under way has written.
+    pub(crate) kernel_writes: Vec<(u64, usize)>,
     /// A replay does not show the program's output.
     pub(crate) muted: bool,
     /// Stop before system calls instead of making them.
@@ -202,6 +204,7 @@ impl Vm {
             ending: None,
             tree: None,
             copy: None,
+            kernel_writes: Vec::new(),
             muted: false,
             before_syscalls: false,
             reborn: false,
@@ -1446,13 +1449,15 @@ impl Vm {
         }
     }
 
-    /// Tells observers that the kernel read or wrote guest memory.
+    /// Tells observers that the system call just executed read or wrote guest
+    /// memory; its moment is that of the instruction.
     pub(crate) fn tell_kernel_access(&mut self, address: u64, size: u64, write: bool) {
         if self.observers.is_empty() || size == 0 {
             return;
         }
         self.drain_ring();
-        let moment = self.moment();
+        let mut moment = self.moment();
+        moment.count = moment.count.saturating_sub(1);
         for observer in &mut self.observers {
             observer.kernel_access(moment, address, size, write);
         }

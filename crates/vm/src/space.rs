@@ -54,6 +54,9 @@ pub struct Space {
     /// Start and current end of the `brk` area.
     pub brk_start: u64,
     pub brk: u64,
+    /// Room below the main thread's stack that only a wish for exactly that
+    /// address may fill, so that an overflow faults.
+    pub stack_gap: Range<u64>,
     /// Pages kept read-only on the host because translated code came from
     /// them.
     guarded: std::collections::BTreeSet<u64>,
@@ -156,8 +159,8 @@ impl Space {
         let mut top = limit;
         let fits = |start: u64, end: u64| {
             let range = start..end;
-            let clear_of_brk = brk_area.start >= range.end || brk_area.end <= range.start;
-            Self::allowed(&range) && clear_of_brk
+            let clear_of = |area: &Range<u64>| area.start >= range.end || area.end <= range.start;
+            Self::allowed(&range) && clear_of(&brk_area) && clear_of(&self.stack_gap)
         };
         for (start, mapping) in self.mappings.iter().rev() {
             if *start >= top {
@@ -166,7 +169,7 @@ impl Space {
             if mapping.end <= top {
                 // The hole between this mapping and `top`, with the brk area
                 // cut out of it.
-                for ceiling in [top, brk_area.start] {
+                for ceiling in [top, self.stack_gap.start, brk_area.start] {
                     if ceiling <= top
                         && ceiling >= mapping.end.saturating_add(length)
                         && fits(ceiling - length, ceiling)

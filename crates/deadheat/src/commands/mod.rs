@@ -3,6 +3,7 @@
 pub mod baseline;
 pub mod cargo;
 pub mod cc;
+pub mod classify;
 pub mod compare;
 pub mod completions;
 pub mod detect;

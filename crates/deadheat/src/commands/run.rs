@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::record::{self, ScheduleArguments};
+use crate::orders;
 use crate::reporting::ReportOptions;
 use report::Stream;
 use std::ffi::OsString;
@@ -88,7 +89,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         let mut schedule = arguments.schedule.choice();
         schedule.seed = schedule.seed.wrapping_add(number);
         record_run(&directory, &program, schedule, number > 0)?;
-        let result = detect::detect(&directory, &detect::Options::default());
+        let result = find_and_play(&directory);
         if temporary {
             // What cannot be removed is in the way of nobody.
             let _ = std::fs::remove_dir_all(&directory);
@@ -105,6 +106,13 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let report = detect::merge(reports).ok_or_else(|| Failure::usage("no schedule was run"))?;
     super::detect::show_locks(&report);
     Ok(reporting.finish(report)?)
+}
+
+/// The races of a recording, with both orders of each played.
+fn find_and_play(directory: &Path) -> Result<race::Report, Failure> {
+    let mut report = detect::detect(directory, &detect::Options::default())?;
+    orders::play(&mut report, directory, orders::INSTANCES)?;
+    Ok(report)
 }
 
 fn temporary_directory() -> Result<PathBuf, Failure> {

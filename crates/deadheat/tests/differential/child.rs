@@ -189,7 +189,7 @@ pub fn main(arguments: &[String]) -> Result<(), String> {
         match vm.run(until).map_err(|error| error.to_string())? {
             Stop::Ended(status) => break status,
             Stop::Reached(_) => {}
-            Stop::RecordingEnds => return Err("a live run cannot end like a recording".into()),
+            other => return Err(format!("a live run cannot stop like this: {other:?}")),
         }
     };
     let status = match status {

@@ -303,12 +303,15 @@ fn drives(random: &mut Random) -> Vec<Drive> {
     vec![plain, eager, observed, both, stepped]
 }
 
+/// How `native` says that there is nothing to compare with.
+pub const NO_NATIVE_FAULT: &str = "the native run did not fault";
+
 /// The state at the native fault, and the bytes of the case's memory.
 pub fn native(program: &Path) -> Result<Fault, String> {
     let mut tracee = Tracee::start(program)?;
     match tracee.go() {
         Stopped::Signal(signal) => Ok(tracee.fault(signal)),
-        other => Err(format!("the native run did not fault: {other:?}")),
+        other => Err(format!("{NO_NATIVE_FAULT}: {other:?}")),
     }
 }
 

@@ -343,6 +343,22 @@ impl Vm {
         position: Option<u64>,
         flags: u64,
     ) -> Outcome {
+        let result = self.read_bytes(call, fd, ranges, position, flags)?;
+        if self.observed() && result > 0 {
+            // Told after the call itself, which may order it.
+            self.kernel_writes.extend(filled(ranges, result as u64));
+        }
+        Ok(result)
+    }
+
+    fn read_bytes(
+        &mut self,
+        call: &mut Call,
+        fd: i32,
+        ranges: &[Range],
+        position: Option<u64>,
+        flags: u64,
+    ) -> Outcome {
         let description = self.kernel.fds.get(fd)?;
         if description.flags & libc::O_ACCMODE == libc::O_WRONLY {
             return Err(Halt::Errno(libc::EBADF));
@@ -443,6 +459,23 @@ impl Vm {
     }
 
     pub(super) fn write_from(
+        &mut self,
+        call: &mut Call,
+        fd: i32,
+        ranges: &[Range],
+        position: Option<u64>,
+        flags: u64,
+    ) -> Outcome {
+        let result = self.write_bytes(call, fd, ranges, position, flags)?;
+        if self.observed() && result > 0 {
+            for (address, length) in filled(ranges, result as u64) {
+                self.tell_kernel_access(address, length as u64, false);
+            }
+        }
+        Ok(result)
+    }
+
+    fn write_bytes(
         &mut self,
         call: &mut Call,
         fd: i32,

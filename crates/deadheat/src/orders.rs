@@ -1,0 +1,192 @@
+//! Plays both orders of the races of a recording and writes the answers into
+//! the report (paper 000, section 4).
+
+use crate::commands::Failure;
+use race::{Difference, DifferenceKind, Evidence, Instance, Race, Report, States, Verdict};
+use reorder::{Budget, Location, Outcome};
+use std::path::Path;
+use vm::record::Recording;
+
+/// How many instances of a race are tried, unless all are asked for.
+pub const INSTANCES: usize = 20;
+
+/// How many differences a report names.
+const DIFFERENCES: usize = 8;
+
+/// Tries up to `limit` instances of every race of `report`, which were found in
+/// the recording at `directory`.
+pub fn play(report: &mut Report, directory: &Path, limit: usize) -> Result<(), Failure> {
+    let recording = Recording::open(directory)?;
+    let mut instances = Vec::new();
+    let mut owners = Vec::new();
+    for (index, race) in report.races.iter().enumerate() {
+        for instance in spread(&race.occurrences, limit) {
+            instances.push(instance);
+            owners.push(index);
+        }
+    }
+    if instances.is_empty() {
+        return Ok(());
+    }
+    let outcomes =
+        reorder::both_orders(&recording, &instances, Budget::default()).map_err(|error| {
+            Failure {
+                code: race::exit_code::FAILURE,
+                message: error.to_string(),
+            }
+        })?;
+    for (index, race) in report.races.iter_mut().enumerate() {
+        let own: Vec<(Instance, &Outcome)> = instances
+            .iter()
+            .zip(&owners)
+            .zip(&outcomes)
+            .filter(|((_, owner), _)| **owner == index)
+            .map(|((instance, _), outcome)| (*instance, outcome))
+            .collect();
+        tell(race, &own);
+    }
+    report.sort_and_number();
+    Ok(())
+}
+
+/// The first, the last and some between.
+fn spread(all: &[Instance], limit: usize) -> Vec<Instance> {
+    if all.len() <= limit {
+        return all.to_vec();
+    }
+    let last = all.len() - 1;
+    (0..limit)
+        .map(|number| all[number * last / (limit - 1).max(1)])
+        .collect()
+}
+
+/// Writes what both orders of a race's instances left into the race.
+fn tell(race: &mut Race, outcomes: &[(Instance, &Outcome)]) {
+    let Some(states) = reorder::verdict(outcomes.iter().map(|(_, outcome)| *outcome)) else {
+        return;
+    };
+    race.states = Some(states);
+    let count = |wanted: States| {
+        outcomes
+            .iter()
+            .filter(|(_, outcome)| outcome.states() == wanted)
+            .count()
+    };
+    let text = format!(
+        "{} of {} instances played in both orders: {} change the state, {} do not, {} could not be run",
+        outcomes.len(),
+        race.instances,
+        count(States::StateChange),
+        count(States::NoStateChange),
+        count(States::ReplayFailure),
+    );
+    let changed = outcomes
+        .iter()
+        .find_map(|(instance, outcome)| match outcome {
+            Outcome::StateChange(differences) => Some((*instance, differences)),
+            _ => None,
+        });
+    let failed = outcomes.iter().find_map(|(_, outcome)| match outcome {
+        Outcome::ReplayFailure(why) => Some(why),
+        _ => None,
+    });
+    let mut instance = outcomes.first().map(|(instance, _)| *instance);
+    if let Some((shown, differences)) = changed {
+        race.verdict = Verdict::StateChange;
+        instance = Some(shown);
+        race.differences = differences
+            .iter()
+            .take(DIFFERENCES)
+            .map(|difference| describe(race, difference))
+            .collect();
+        if let Some(first) = race.differences.first() {
+            race.explanation = Some(format!(
+                "with the accesses swapped, {} is {} instead of {} at the next synchronisation",
+                first.what, first.swapped, first.recorded
+            ));
+        }
+    } else if let Some(why) = failed
+        && states == States::ReplayFailure
+    {
+        race.explanation = Some(format!("the other order could not be played: {why}"));
+    }
+    let id = race.evidence.iter().map(|evidence| evidence.id).max();
+    race.evidence.push(Evidence {
+        id: id.map_or(1, |id| id + 1),
+        text,
+        instance,
+        replay: None,
+    });
+}
+
+fn describe(race: &Race, difference: &reorder::Difference) -> Difference {
+    let (kind, what) = match &difference.location {
+        Location::Memory(address) => {
+            let place = race
+                .place
+                .as_ref()
+                .filter(|place| place.address == Some(*address));
+            let what = place.map_or_else(
+                || format!("memory at {address:#x}"),
+                |place| place.description.clone(),
+            );
+            (DifferenceKind::Memory, what)
+        }
+        Location::Register { thread, name } => (
+            DifferenceKind::Register,
+            format!("{name} of thread {thread}"),
+        ),
+        Location::Thread(thread) => (DifferenceKind::Exit, format!("thread {thread}")),
+    };
+    Difference {
+        kind,
+        what,
+        at: None,
+        recorded: number(&difference.recorded),
+        swapped: number(&difference.swapped),
+    }
+}
+
+/// Little-endian bytes as a number.
+fn number(bytes: &[u8]) -> String {
+    let mut word = [0; 8];
+    let length = bytes.len().min(8);
+    word[..length].copy_from_slice(&bytes[..length]);
+    let value = u64::from_le_bytes(word);
+    if value < 1 << 32 {
+        value.to_string()
+    } else {
+        format!("{value:#x}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use race::Moment;
+
+    fn instance(number: u64) -> Instance {
+        Instance {
+            first: Moment::new(2, number),
+            second: Moment::new(3, number),
+            address: 0x1000,
+            size: 8,
+        }
+    }
+
+    #[test]
+    fn instances_are_spread_over_all() {
+        let all: Vec<Instance> = (0..1000).map(instance).collect();
+        let chosen = spread(&all, 20);
+        assert_eq!(chosen.len(), 20);
+        assert_eq!((chosen[0], chosen[19]), (all[0], all[999]));
+        assert_eq!(spread(&all[..7], 20).len(), 7);
+        assert_eq!(spread(&all, 1), [all[0]]);
+    }
+
+    #[test]
+    fn numbers_are_little_endian() {
+        assert_eq!(number(&[7, 1]), "263");
+        assert_eq!(number(&[0, 0, 0, 0, 1]), "0x100000000");
+    }
+}
