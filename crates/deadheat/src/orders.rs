@@ -94,11 +94,25 @@ fn tell(race: &mut Race, outcomes: &[(Instance, &Outcome)]) {
     if let Some((shown, differences)) = changed {
         race.verdict = Verdict::StateChange;
         instance = Some(shown);
-        race.differences = differences
+        let mut told: Vec<Difference> = differences
             .iter()
-            .take(DIFFERENCES)
             .map(|difference| describe(race, difference))
             .collect();
+        // Memory says more than registers, and the racy variable most.
+        let variable = race.place.as_ref().map(|place| place.description.as_str());
+        told.sort_by_key(|difference| {
+            let rank = match difference.kind {
+                DifferenceKind::Memory => 1,
+                _ => 2,
+            };
+            if Some(difference.what.as_str()) == variable {
+                0
+            } else {
+                rank
+            }
+        });
+        told.truncate(DIFFERENCES);
+        race.differences = told;
         if let Some(first) = race.differences.first() {
             race.explanation = Some(format!(
                 "with the accesses swapped, {} is {} instead of {} at the next synchronisation",

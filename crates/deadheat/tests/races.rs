@@ -8,6 +8,9 @@
 //! some report, and correct ones none unless they are listed as known below
 //! `STRIPPED_NOISE` (design: at most five).
 //!
+//! A race that a build is known to hide carries `// MISSED at O0: why`; as soon
+//! as it is found there, the note must go.
+//!
 //! `make test` runs a cut; `DEADHEAT_TEST_ALL=1` runs every program in every
 //! build. A failing case prints the command that shows it.
 
@@ -197,11 +200,15 @@ fn judge(source: &Path, program: &Path, build: Build) -> Result<(), String> {
                 missing.remove(*name);
             }
         }
-        if missing.is_empty() {
-            return Ok(());
+        if racy && missing.is_empty() {
+            break;
         }
     }
+    let note = format!("MISSED at {}", build.name());
+    let known_miss = std::fs::read_to_string(source).is_ok_and(|text| text.contains(&note));
     match (build, missing.is_empty()) {
+        (_, false) if known_miss => Ok(()),
+        (_, true) if known_miss => Err(format!("it is found now: remove `{note}`")),
         (_, true) => Ok(()),
         (Build::Stripped, false) => Err("no race was reported".into()),
         (_, false) => Err(format!("{missing:?} were not reported")),

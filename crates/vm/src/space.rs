@@ -311,7 +311,7 @@ impl Space {
     }
 
     fn checked(address: u64, length: u64) -> Result<Range<u64>, Errno> {
-        if address % PAGE != 0 || length == 0 {
+        if !address.is_multiple_of(PAGE) || length == 0 {
             return Err(EINVAL);
         }
         let end = address.checked_add(page_up(length)).ok_or(EINVAL)?;
@@ -350,7 +350,7 @@ impl Space {
         length: u64,
         protection: i32,
     ) -> Result<Range<u64>, Errno> {
-        if length == 0 && address % PAGE == 0 {
+        if length == 0 && address.is_multiple_of(PAGE) {
             return Ok(address..address);
         }
         let range = Self::checked(address, length)?;
@@ -430,7 +430,7 @@ impl Space {
     ) -> Result<(u64, Option<Range<u64>>), Errno> {
         let may_move = flags & libc::MREMAP_MAYMOVE != 0;
         let fixed = flags & libc::MREMAP_FIXED != 0;
-        if old % PAGE != 0 || new_length == 0 || (fixed && !may_move) {
+        if !old.is_multiple_of(PAGE) || new_length == 0 || (fixed && !may_move) {
             return Err(EINVAL);
         }
         let (range, mapping) = self.find(old).ok_or(-(libc::EFAULT as i64))?;
@@ -470,7 +470,7 @@ impl Space {
         }
         let target = if fixed {
             let range = new_address..new_address.saturating_add(new_length);
-            if new_address % PAGE != 0 || !Self::allowed(&range) {
+            if !new_address.is_multiple_of(PAGE) || !Self::allowed(&range) {
                 return Err(EINVAL);
             }
             let old_range = old..old + old_length.max(PAGE);

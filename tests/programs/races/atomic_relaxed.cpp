@@ -1,4 +1,6 @@
 // Relaxed orders nothing.
+// MISSED at O0: without inlining the order is an argument on the stack, unknown
+// where the access is made, and counts as acquire and release.
 #include <atomic>
 #include <cstdio>
 #include <thread>

@@ -213,7 +213,7 @@ impl Vm {
     }
 
     pub(super) fn sys_madvise(&mut self, address: u64, length: u64, advice: u64) -> Outcome {
-        if address % crate::layout::PAGE != 0 {
+        if !address.is_multiple_of(crate::layout::PAGE) {
             return Err(Halt::Errno(libc::EINVAL));
         }
         match advice as i32 {

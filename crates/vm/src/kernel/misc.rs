@@ -425,7 +425,10 @@ impl Vm {
     pub(super) fn sys_msync(&mut self, address: u64, length: u64, flags: u64) -> Outcome {
         let known = libc::MS_ASYNC | libc::MS_SYNC | libc::MS_INVALIDATE;
         let both = libc::MS_ASYNC | libc::MS_SYNC;
-        if address % PAGE != 0 || flags as i32 & !known != 0 || flags as i32 & both == both {
+        if !address.is_multiple_of(PAGE)
+            || flags as i32 & !known != 0
+            || flags as i32 & both == both
+        {
             return Err(Halt::Errno(libc::EINVAL));
         }
         self.fully_mapped(address, length)?;
@@ -433,7 +436,7 @@ impl Vm {
     }
 
     pub(super) fn sys_mincore(&mut self, address: u64, length: u64, vector: u64) -> Outcome {
-        if address % PAGE != 0 {
+        if !address.is_multiple_of(PAGE) {
             return Err(Halt::Errno(libc::EINVAL));
         }
         self.fully_mapped(address, length)?;

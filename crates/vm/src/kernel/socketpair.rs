@@ -192,7 +192,8 @@ impl Vm {
             if over && lane.queue.is_empty() {
                 return Ok(Received::default());
             }
-            if !over && !(short && call.interrupted && !lane.queue.is_empty()) {
+            let enough = short && call.interrupted && !lane.queue.is_empty();
+            if !over && !enough {
                 if !blocking || flags & libc::MSG_DONTWAIT != 0 {
                     if lane.queue.is_empty() {
                         return Err(Halt::Errno(libc::EAGAIN));
@@ -420,9 +421,9 @@ impl Vm {
                     shut(reader, libc::SHUT_RD);
                 }
             }
-            for side in 0..2 {
-                if !link.open[side] {
-                    ends[side] = None;
+            for (end, open) in ends.iter_mut().zip(link.open) {
+                if !open {
+                    *end = None;
                 }
             }
             link.host = Some(ends);
