@@ -527,7 +527,15 @@ impl Holder {
     /// A task is about to receive SIGTRAP: ours, or the program's own.
     fn trapped(&mut self, tid: Tid) {
         let now = Instant::now();
-        let own = ptrace::signal_code(tid).is_ok_and(|code| code == ptrace::SI_KERNEL);
+        let code = ptrace::signal_code(tid);
+        if code.as_ref().is_ok_and(|code| *code == ptrace::TRAP_HWBKPT) {
+            // One of our data breakpoints fired while it was being removed: the
+            // kernel no longer finds its owner and signals the thread. Nobody
+            // else can set one while we trace the program.
+            self.run_on(tid, 0);
+            return;
+        }
+        let own = code.is_ok_and(|code| code == ptrace::SI_KERNEL);
         let registers = ptrace::registers(tid);
         let space = self.tasks.get(&tid).map(|task| task.space);
         let (Ok(registers), Some(space_id), true) = (registers, space, own) else {
