@@ -20,7 +20,8 @@
 //!     cargo test --release -p deadheat --test differential
 //!     cargo test --release -p deadheat --test differential -- --seed 7 --case 12
 //!
-//! DEADHEAT_DIFFERENTIAL_SECONDS lengthens the search (0: without end).
+//! The gate runs a fixed number of programs; DEADHEAT_DIFFERENTIAL_SECONDS
+//! searches on for that long (0: without end).
 
 mod assembler;
 mod child;
