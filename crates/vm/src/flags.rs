@@ -46,6 +46,37 @@ fn killed(instruction: &Instruction) -> u32 {
     }
 }
 
+/// True if the instruction may fault: then the flags must be the guest's own
+/// when it executes, because a signal handler can look at them. Anything but
+/// arithmetic on general registers counts.
+fn may_fault(instruction: &Instruction) -> bool {
+    let plain = |operand: u32| match instruction.op_kind(operand) {
+        OpKind::Register => instruction.op_register(operand).is_gpr(),
+        OpKind::Memory => instruction.mnemonic() == Mnemonic::Lea,
+        kind => matches!(
+            kind,
+            OpKind::NearBranch64
+                | OpKind::Immediate8
+                | OpKind::Immediate8_2nd
+                | OpKind::Immediate16
+                | OpKind::Immediate32
+                | OpKind::Immediate64
+                | OpKind::Immediate8to16
+                | OpKind::Immediate8to32
+                | OpKind::Immediate8to64
+                | OpKind::Immediate32to64
+        ),
+    };
+    matches!(instruction.mnemonic(), Mnemonic::Div | Mnemonic::Idiv)
+        || instruction.is_stack_instruction()
+        || instruction.is_string_instruction()
+        || !(0..instruction.op_count()).all(plain)
+        || !matches!(
+            instruction.flow_control(),
+            FlowControl::Next | FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+        )
+}
+
 /// The first of the instructions before which no status flag is alive, given
 /// whether any is alive after the last.
 pub fn first_dead<'a>(
@@ -55,7 +86,11 @@ pub fn first_dead<'a>(
     let mut alive = if alive_after { STATUS } else { 0 };
     let mut found = None;
     for (index, instruction) in code.enumerate().rev() {
-        alive = (alive & !killed(instruction)) | (instruction.rflags_read() & STATUS);
+        alive = if may_fault(instruction) {
+            STATUS
+        } else {
+            (alive & !killed(instruction)) | (instruction.rflags_read() & STATUS)
+        };
         if alive == 0 {
             found = Some(index);
         }
@@ -69,7 +104,7 @@ pub fn first_dead<'a>(
 pub fn dead_at_start(code: impl Iterator<Item = (Instruction, bool)>) -> bool {
     let mut pending = STATUS;
     for (instruction, through) in code {
-        if instruction.rflags_read() & pending != 0 {
+        if instruction.rflags_read() & pending != 0 || may_fault(&instruction) {
             return false;
         }
         pending &= !killed(&instruction);
@@ -129,6 +164,16 @@ mod tests {
         // idiv r12d; jmp
         let divide = code(&[0x41, 0xf7, 0xfc, 0xeb, 0x00]);
         assert_eq!(first_dead(divide.iter(), true), None);
+    }
+
+    #[test]
+    fn an_access_before_the_comparison_keeps_flags_alive() {
+        // mov eax, [rbx]; cmp eax, 1; jz
+        let block = code(&[0x8b, 0x03, 0x83, 0xf8, 0x01, 0x74, 0x00]);
+        assert_eq!(first_dead(block.iter(), true), Some(1));
+        // cmp dword [rbx], 1; jz
+        let block = code(&[0x83, 0x3b, 0x01, 0x74, 0x00]);
+        assert_eq!(first_dead(block.iter(), true), None);
     }
 
     #[test]
