@@ -39,6 +39,7 @@ mod state;
 mod translate;
 mod tree;
 
+pub use host::end_like;
 pub use loader::Program;
 pub use machine::{GuestFault, Stop, Vm};
 pub use session::{DEFAULT_QUANTUM, ScheduleChoice};

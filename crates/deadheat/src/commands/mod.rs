@@ -25,7 +25,8 @@ pub mod sample;
 pub mod show;
 
 use std::fmt;
-use vm::record::ProcessStatus;
+
+pub use vm::end_like;
 
 /// Why a command could not do what it was asked: a sentence and an exit code.
 pub struct Failure {
@@ -93,29 +94,5 @@ impl From<::detect::Error> for Failure {
 impl From<Failure> for (String, i32) {
     fn from(failure: Failure) -> Self {
         (failure.message, failure.code)
-    }
-}
-
-/// Ends this process the way the guest ended: same code, or the same signal.
-pub fn end_like(status: ProcessStatus) -> i32 {
-    match status {
-        ProcessStatus::Exited(code) => code,
-        ProcessStatus::Killed(signal) => {
-            // SAFETY: restoring the default action and raising the signal; no
-            // core file of the vm, the guest's state is in the recording.
-            unsafe {
-                let none = libc::rlimit {
-                    rlim_cur: 0,
-                    rlim_max: 0,
-                };
-                libc::setrlimit(libc::RLIMIT_CORE, &none);
-                libc::signal(signal, libc::SIG_DFL);
-                let mut all: libc::sigset_t = std::mem::zeroed();
-                libc::sigemptyset(&mut all);
-                libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
-                libc::raise(signal);
-            }
-            128 + signal
-        }
     }
 }
