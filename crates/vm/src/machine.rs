@@ -7,6 +7,7 @@ use crate::io::Io;
 use crate::kernel::Kernel;
 use crate::kernel::signal::Trap;
 use crate::layout;
+use crate::observe::known::Compare;
 use crate::observe::{AccessEvent, AfterHook, Interest, Observer, Sites, ThreadEvent, complex};
 use crate::record::{Ending, ProcessStatus, RecordError, Step, StepReader, StepWriter};
 use crate::schedule::{Choice, Policy, Recorded, SliceEnd};
@@ -217,9 +218,16 @@ impl Vm {
 
     /// Adds an analysis. Observers are added before the guest runs.
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
-        let Interest { accesses } = observer.interest();
-        self.instrumentation.accesses |= accesses;
         self.observers.push(observer);
+        let interests: Vec<Interest> = self
+            .observers
+            .iter()
+            .map(|observer| observer.interest())
+            .filter(|interest| interest.accesses)
+            .collect();
+        self.instrumentation.accesses = !interests.is_empty();
+        // There is one shadow, and who has none needs every access.
+        self.instrumentation.only_unknown = interests.len() == 1 && interests[0].only_unknown;
         self.flush_cache();
         let code: Vec<_> = self
             .space
@@ -1132,6 +1140,14 @@ impl Vm {
         if self.context.ring_position > layout::RING_SIZE - RING_MARGIN {
             self.drain_ring();
         }
+        if self.instrumentation.only_unknown && self.context.ring_position == 0 {
+            let compare = self
+                .observers
+                .iter()
+                .find(|observer| observer.interest().only_unknown)
+                .map_or(Compare::Nothing, |observer| observer.known_by(self.current));
+            self.context.known.renew(compare);
+        }
         let Some(thread) = self.threads.get_mut(&self.current) else {
             unreachable!("the running thread exists");
         };
@@ -1199,6 +1215,7 @@ impl Vm {
             Shape::Basic
         };
         let space = &self.space;
+        let observers = &mut self.observers;
         let fetch = |pc: u64, buffer: &mut [u8; 15]| space.fetch(pc, buffer);
         let translation = self.translator.translate(
             &mut self.cache,
@@ -1208,6 +1225,11 @@ impl Vm {
             &fetch,
             &self.instrumentation,
             &mut self.sites,
+            &mut |pc| {
+                observers
+                    .iter_mut()
+                    .any(|observer| observer.begins_epoch(pc))
+            },
         );
         if self.cache.flushes != flushes {
             // The sites of the dropped code go with it at the next flush by
@@ -1330,8 +1352,10 @@ impl Vm {
     fn drop_records_after_fault(&mut self) {
         let pc = self.context.regs.rip;
         while self.context.ring_position >= 16 {
-            let (_, site, _) = self.record_at(self.context.ring_position - 16);
-            if self.sites.get(site).pc != pc {
+            let (_, site, counter) = self.record_at(self.context.ring_position - 16);
+            let site = self.sites.get(site);
+            let remaining = (counter as i32).wrapping_add(site.correction);
+            if site.pc != pc || remaining != self.context.remaining as i32 {
                 break;
             }
             self.context.ring_position -= 16;
