@@ -225,6 +225,14 @@ impl Io {
         }
     }
 
+    /// The process is over: nothing comes in any more.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        if let Io::Record { inputs, .. } = self {
+            inputs.finish()?;
+        }
+        Ok(())
+    }
+
     /// Writes out what has gathered.
     pub fn flush(&mut self) -> Result<(), Error> {
         if let Io::Record { inputs, .. } = self {

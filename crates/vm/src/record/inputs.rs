@@ -51,6 +51,11 @@ impl InputWriter {
     pub fn flush(&mut self) -> Result<(), RecordError> {
         self.stream.flush()
     }
+
+    /// The process is over.
+    pub fn finish(&mut self) -> Result<(), RecordError> {
+        self.stream.finish()
+    }
 }
 
 pub struct InputReader {

@@ -124,6 +124,11 @@ impl StepWriter {
     pub fn flush(&mut self) -> Result<(), RecordError> {
         self.0.flush()
     }
+
+    /// The process is over.
+    pub fn finish(&mut self) -> Result<(), RecordError> {
+        self.0.finish()
+    }
 }
 
 pub struct StepReader {
