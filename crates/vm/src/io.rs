@@ -233,6 +233,14 @@ impl Io {
         Ok(())
     }
 
+    /// The replayed process is over: everything that came in has been used.
+    pub fn expect_end(&mut self) -> Result<(), Error> {
+        if let Io::Replay { inputs, .. } = self {
+            inputs.expect_end()?;
+        }
+        Ok(())
+    }
+
     /// Writes out what has gathered.
     pub fn flush(&mut self) -> Result<(), Error> {
         if let Io::Record { inputs, .. } = self {

@@ -641,6 +641,10 @@ impl Vm {
                     ))
                     .into());
                 }
+                if recorded.is_some() {
+                    steps.expect_end()?;
+                    self.io.expect_end()?;
+                }
             }
         }
         self.ending = Some(ending);

@@ -1049,11 +1049,21 @@ fn is_locked(instruction: &Instruction) -> bool {
             && instruction.op_kinds().any(|kind| kind == OpKind::Memory))
 }
 
+/// True if `memory` is the operand written in the instruction, not the stack
+/// slot it implies. `pop` takes the slot away before it works out an address
+/// from the stack pointer.
 fn explicit_is(instruction: &Instruction, memory: &iced_x86::UsedMemory) -> bool {
+    let pops = instruction.mnemonic() == Mnemonic::Pop;
+    let moved = if pops && instruction.memory_base() == Register::RSP {
+        instruction.stack_pointer_increment() as i64 as u64
+    } else {
+        0
+    };
     (0..instruction.op_count()).any(|operand| instruction.op_kind(operand) == OpKind::Memory)
+        && !(pops && memory.access() == OpAccess::Read)
         && instruction.memory_base() == memory.base()
         && instruction.memory_index() == memory.index()
-        && instruction.memory_displacement64() == memory.displacement()
+        && instruction.memory_displacement64().wrapping_add(moved) == memory.displacement()
 }
 
 fn uses_gs(instruction: &Instruction) -> bool {

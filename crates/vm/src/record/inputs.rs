@@ -93,6 +93,11 @@ impl InputReader {
         self.stream.at_end()
     }
 
+    /// The process has ended: nothing follows.
+    pub fn expect_end(&mut self) -> Result<(), RecordError> {
+        self.stream.expect_end()
+    }
+
     pub fn path(&self) -> &Path {
         self.stream.path()
     }

@@ -204,6 +204,11 @@ impl StepReader {
         Ok(Some(step))
     }
 
+    /// The process has ended: nothing follows.
+    pub fn expect_end(&mut self) -> Result<(), RecordError> {
+        self.stream.expect_end()
+    }
+
     pub fn path(&self) -> &Path {
         self.stream.path()
     }

@@ -85,8 +85,20 @@ impl StreamWriter {
     }
 
     pub fn flush(&mut self) -> Result<(), RecordError> {
+        let chunk = self.take_chunk();
+        self.write(&chunk)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), RecordError> {
+        self.file
+            .write_all(bytes)
+            .map_err(|error| RecordError::write(&self.path, error))
+    }
+
+    /// What has gathered, as a chunk.
+    fn take_chunk(&mut self) -> Vec<u8> {
         if self.buffer.is_empty() {
-            return Ok(());
+            return Vec::new();
         }
         let packed = lz4_flex::compress(&self.buffer);
         let stored = if packed.len() < self.buffer.len() {
@@ -96,23 +108,18 @@ impl StreamWriter {
         };
         let mut chunk = header(CHUNK_MARK, stored, self.buffer.len() as u32).to_vec();
         chunk.extend_from_slice(stored);
-        self.file
-            .write_all(&chunk)
-            .map_err(|error| RecordError::write(&self.path, error))?;
         self.total += self.buffer.len() as u64;
         self.buffer.clear();
-        Ok(())
+        chunk
     }
 
-    /// Writes what has gathered and the end. Nothing may follow.
+    /// Writes what has gathered and the end, at once. Nothing may follow.
     pub fn finish(&mut self) -> Result<(), RecordError> {
-        self.flush()?;
+        let mut chunk = self.take_chunk();
         let total = self.total.to_le_bytes();
-        let mut chunk = header(END_MARK, &total, total.len() as u32).to_vec();
+        chunk.extend_from_slice(&header(END_MARK, &total, total.len() as u32));
         chunk.extend_from_slice(&total);
-        self.file
-            .write_all(&chunk)
-            .map_err(|error| RecordError::write(&self.path, error))
+        self.write(&chunk)
     }
 }
 
@@ -125,6 +132,8 @@ pub struct StreamReader {
     total: u64,
     /// The end of the stream was read, or the point where a killed vm left it.
     ended: bool,
+    /// It was the end.
+    finished: bool,
 }
 
 impl StreamReader {
@@ -149,6 +158,7 @@ impl StreamReader {
             position: 0,
             total: 0,
             ended: false,
+            finished: false,
         })
     }
 
@@ -200,7 +210,10 @@ impl StreamReader {
             }
             let mut more = [0];
             return match read_fully(&mut self.file, &mut more) {
-                Ok(0) => Ok(false),
+                Ok(0) => {
+                    self.finished = true;
+                    Ok(false)
+                }
                 Ok(_) => damaged("there is something behind its end"),
                 Err(error) => Err(RecordError::read(&self.path, error)),
             };
@@ -232,6 +245,21 @@ impl StreamReader {
     /// True if nothing is left.
     pub fn at_end(&mut self) -> Result<bool, RecordError> {
         Ok(!self.need(1)?)
+    }
+
+    /// Everything there must be has been read: here the stream ends as its
+    /// writer ended it.
+    pub fn expect_end(&mut self) -> Result<(), RecordError> {
+        let more = self.need(1)?;
+        if more || !self.finished {
+            let what = if more {
+                "it goes on after the process has ended"
+            } else {
+                "its end is missing"
+            };
+            return Err(RecordError::damaged(&self.path, what));
+        }
+        Ok(())
     }
 
     pub fn bytes(&mut self, count: usize) -> Result<Vec<u8>, RecordError> {
