@@ -26,15 +26,19 @@ test: build
 	cargo clippy --workspace --all-targets --release -- -D warnings
 	cargo test --workspace --release
 
+# Every corpus runs, whatever became of the one before; each writes its row of
+# docs/results/test-all.md (scripts/corpus says how).
 test-all: test
 	@scripts/need chromium python3-jsonschema redis-server redis-tools memcached bzip2
-	DEADHEAT_DIFFERENTIAL_SECONDS=1800 cargo test --release -p deadheat --test differential
-	DEADHEAT_IDENTITY_SEEDS=10 cargo test --release -p deadheat --test identity
-	DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
-	DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed
-	DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
-	cargo test --release -p deadheat --test sample -- --ignored --test-threads 1
-	cargo test --release -p report --test page -- --include-ignored --test-threads 1
+	@scripts/corpus --begin
+	scripts/corpus differential env DEADHEAT_DIFFERENTIAL_SECONDS=1800 cargo test --release -p deadheat --test differential -- --nocapture
+	scripts/corpus identity env DEADHEAT_IDENTITY_SEEDS=10 cargo test --release -p deadheat --test identity
+	scripts/corpus races env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
+	scripts/corpus "damaged debug info" env DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed
+	scripts/corpus "random monitored programs" env DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
+	scripts/corpus sampling cargo test --release -p deadheat --test sample -- --ignored --test-threads 1
+	scripts/corpus "report page" cargo test --release -p report --test page -- --include-ignored --test-threads 1
+	@scripts/corpus --end
 
 bench: build
 	@scripts/need valgrind xz-utils pigz bzip2 perl python3 sqlite3 time dpkg-dev

@@ -38,6 +38,10 @@ pub mod reg {
     ];
 }
 
+/// The flags that are a guest thread's state: carry, parity, adjust, zero,
+/// sign, direction and overflow.
+pub const GUEST_FLAGS: u64 = 0xcd5;
+
 /// The integer state of a guest thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
@@ -244,6 +248,18 @@ pub struct VectorState {
     pub bytes: [u8; XSAVE_SIZE],
 }
 
+/// Offset and length of the x87 opcode, instruction and data pointers in an
+/// XSAVE area.
+pub const X87_POINTERS: (u64, usize) = (6, 18);
+
+impl VectorState {
+    /// The pointers are addresses in the code cache: nobody shall see them.
+    fn clear_x87_pointers(&mut self) {
+        let (at, length) = X87_POINTERS;
+        self.bytes[at as usize..][..length].fill(0);
+    }
+}
+
 impl Default for VectorState {
     /// The state in which Linux starts a process.
     fn default() -> Self {
@@ -311,6 +327,7 @@ impl Context {
         // `deadheat_vm_exit`, which restores every host register that the
         // calling convention preserves.
         unsafe { deadheat_vm_enter(target) }
+        vector.clear_x87_pointers();
     }
 }
 

@@ -69,6 +69,15 @@ impl Emitter {
         self.rip_operand(reg, address, 0);
     }
 
+    /// `mov reg32, [address]`
+    pub fn load32(&mut self, reg: Reg, address: u64) {
+        if reg >= 8 {
+            self.bytes.push(0x44);
+        }
+        self.bytes.push(0x8b);
+        self.rip_operand(reg, address, 0);
+    }
+
     /// `mov dword [address], imm32`
     pub fn store_imm32(&mut self, address: u64, value: u32) {
         self.bytes.push(0xc7);

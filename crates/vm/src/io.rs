@@ -225,6 +225,22 @@ impl Io {
         }
     }
 
+    /// The process is over: nothing comes in any more.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        if let Io::Record { inputs, .. } = self {
+            inputs.finish()?;
+        }
+        Ok(())
+    }
+
+    /// The replayed process is over: everything that came in has been used.
+    pub fn expect_end(&mut self) -> Result<(), Error> {
+        if let Io::Replay { inputs, .. } = self {
+            inputs.expect_end()?;
+        }
+        Ok(())
+    }
+
     /// Writes out what has gathered.
     pub fn flush(&mut self) -> Result<(), Error> {
         if let Io::Record { inputs, .. } = self {

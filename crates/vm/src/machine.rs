@@ -1,8 +1,8 @@
 //! The vm itself: one guest process, its threads, and the loop that runs them.
 
-use crate::cache::{Cache, ExitKind, LINKED, Spread, Translation, pages_of};
+use crate::cache::{Cache, ExitKind, LINKED, REPEAT, Spread, Translation, pages_of};
 use crate::clock::Clock;
-use crate::context::{BREAK, Context, Registers, reg};
+use crate::context::{BREAK, Context, GUEST_FLAGS, Registers, reg};
 use crate::io::Io;
 use crate::kernel::Kernel;
 use crate::kernel::signal::Trap;
@@ -13,10 +13,13 @@ use crate::record::{Ending, ProcessStatus, RecordError, Step, StepReader, StepWr
 use crate::schedule::{Choice, Policy, Recorded, SliceEnd};
 use crate::space::{Backing, Space};
 use crate::thread::{State, Thread, WaitOn};
-use crate::translate::{Instrumentation, MAX_BLOCK, RING_MARGIN, SLACK, Shape, Translator};
+use crate::translate::{
+    Instrumentation, MAX_BLOCK, REPEAT_PART, RING_MARGIN, SLACK, Shape, Translator, is_long_repeat,
+    is_repeated,
+};
 use crate::tree::Tree;
 use crate::{Divergence, Error, fault, host, host_signals, kernel, memory};
-use iced_x86::{Decoder, DecoderOptions};
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use race::Moment;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use xxhash_rust::xxh3::Xxh3;
@@ -116,6 +119,9 @@ pub struct Vm {
     /// whose translation was made for that.
     alone: bool,
     stale: Vec<u64>,
+    /// Iterations of the repeated string instruction under way that belong to
+    /// its later parts.
+    later_parts: u64,
     sample: u64,
     hot_after: u8,
     pub space: Space,
@@ -181,6 +187,7 @@ impl Vm {
             hot: HashSet::default(),
             alone: false,
             stale: Vec::new(),
+            later_parts: 0,
             sample: SAMPLE,
             hot_after: HOT,
             space: Space::default(),
@@ -596,9 +603,7 @@ impl Vm {
         for value in regs.gpr.iter().chain([&regs.rip, &regs.fs_base]) {
             hash.update(&value.to_le_bytes());
         }
-        // Status flags that nothing reads any more may have been used for the
-        // counter, depending on where blocks end: only the direction counts.
-        hash.update(&(regs.rflags & 0x400).to_le_bytes());
+        hash.update(&(regs.rflags & GUEST_FLAGS).to_le_bytes());
         hash.digest() as u32
     }
 
@@ -625,10 +630,11 @@ impl Vm {
         match &mut self.pace {
             Pace::Policy { steps, .. } => {
                 if let Some(steps) = steps {
+                    // Inputs first, as ever.
+                    self.io.finish()?;
                     steps.push(&Step::End(ending))?;
-                    steps.flush()?;
+                    steps.finish()?;
                 }
-                self.io.flush()?;
             }
             Pace::Follow(steps) => {
                 let recorded = steps.next_step()?;
@@ -642,6 +648,10 @@ impl Vm {
                         Step::End(ending)
                     ))
                     .into());
+                }
+                if recorded.is_some() {
+                    steps.expect_end()?;
+                    self.io.expect_end()?;
                 }
             }
         }
@@ -941,9 +951,8 @@ impl Vm {
         broken != 0
     }
 
-    /// A signal from outside waits: the slice gets a new, near end. From here
-    /// on it runs as a slice of that length does, so a replay of it agrees
-    /// also in flags that nobody reads.
+    /// A signal from outside waits: the slice gets a new, near end. Not here:
+    /// flags that the counter has destroyed must be overwritten first.
     fn cut_slice(&mut self) -> bool {
         let remaining = self.remaining();
         let surplus = remaining.saturating_sub(4 * MAX_BLOCK as u64);
@@ -1038,7 +1047,7 @@ impl Vm {
             // A hook or complex access at the block's start goes on behind it.
             loop {
                 let exit_id = self.execute(host);
-                let broken = self.mend_counter();
+                let mut broken = self.mend_counter();
                 let exit = self.cache.exit(exit_id);
                 self.context.remaining += i64::from(exit.adjust);
                 if exit.kind != ExitKind::Indirect && exit.kind != ExitKind::Fault {
@@ -1090,6 +1099,11 @@ impl Vm {
                     ExitKind::Fault => self.host_fault()?,
                     ExitKind::RingFull => {
                         self.drain_ring();
+                        None
+                    }
+                    ExitKind::LongRepeat => self.repeat_part(&mut broken)?,
+                    ExitKind::PointersStored => {
+                        self.clear_stored_pointers();
                         None
                     }
                     ExitKind::Hook => {
@@ -1159,11 +1173,60 @@ impl Vm {
 
     /// The instruction at `pc` alone, from pages left writable. What was made
     /// of them is forgotten before anything else runs.
-    fn alone(&mut self, pc: u64) -> u64 {
-        let (translation, pages) = self.translate(pc, 1);
-        self.stale = pages;
-        let block = self.cache.insert(1, translation);
+    fn alone(&mut self, pc: u64, variant: u32) -> u64 {
+        let (translation, pages) = self.translate(pc, variant);
+        self.stale.extend(pages);
+        let block = self.cache.insert(variant, translation);
         self.cache.block(block).host
+    }
+
+    /// Executes one part of the long repeated string instruction at rip, as
+    /// one instruction. A fault leaves the registers as the machine does: rcx
+    /// holds all iterations that are left.
+    fn repeat_part(&mut self, broken: &mut bool) -> Result<Option<SliceEnd>, Error> {
+        let pc = self.context.regs.rip;
+        let instruction = self.instruction_at(pc);
+        let left = self.context.regs.gpr[reg::RCX] & count_mask(&instruction);
+        if left > REPEAT_PART {
+            self.later_parts = left - REPEAT_PART;
+            self.context.regs.gpr[reg::RCX] = REPEAT_PART;
+        }
+        // Made from pages left writable, if the block before was.
+        let guarded = self.stale.is_empty();
+        let mut host = match guarded.then(|| self.block(pc, REPEAT)).flatten() {
+            Some(block) => self.cache.block(block).host,
+            None => self.alone(pc, REPEAT),
+        };
+        loop {
+            let exit = self.execute(host);
+            *broken |= self.mend_counter();
+            let exit = self.cache.exit(exit);
+            self.context.remaining += i64::from(exit.adjust);
+            if exit.kind != ExitKind::Fault {
+                break;
+            }
+            let end = self.host_fault()?;
+            if !std::mem::take(&mut self.alone) {
+                return Ok(end);
+            }
+            // It wrote to translated code: the rest of the part.
+            host = self.alone(pc, REPEAT);
+        }
+        let later = std::mem::take(&mut self.later_parts);
+        let regs = &mut self.context.regs;
+        let rest = regs.gpr[reg::RCX] & count_mask(&instruction);
+        let again = later > 0 && rest == 0 && !is_decided(&instruction, regs.rflags);
+        regs.rip = if again { pc } else { instruction.next_ip() };
+        if later > 0 {
+            regs.gpr[reg::RCX] = rest + later;
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn instruction_at(&self, pc: u64) -> Instruction {
+        let mut bytes = [0; 15];
+        let length = self.space.fetch(pc, &mut bytes);
+        Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode()
     }
 
     /// Host address at which the current thread goes on.
@@ -1173,7 +1236,7 @@ impl Vm {
             self.cache.invalidate(page..page + layout::PAGE);
         }
         if std::mem::take(&mut self.alone) {
-            return Ok(self.alone(pc));
+            return Ok(self.alone(pc, 1));
         }
         if !walking {
             // A block can always be made, if only to say that there is none.
@@ -1248,9 +1311,7 @@ impl Vm {
     /// The indirect branch at `pc` went to an address that no program counter
     /// can hold. The machine raises that in the branch itself: takes it back.
     fn bad_branch(&mut self, pc: u64) -> Result<Option<SliceEnd>, Error> {
-        let mut bytes = [0; 15];
-        let length = self.space.fetch(pc, &mut bytes);
-        let branch = Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode();
+        let branch = self.instruction_at(pc);
         // A call has pushed eight bytes, a return popped them and more.
         let moved = branch.stack_pointer_increment() as i64 as u64;
         let stack = &mut self.context.regs.gpr[reg::RSP];
@@ -1325,6 +1386,7 @@ impl Vm {
             self.alone = true;
             return Ok(None);
         }
+        self.context.regs.gpr[reg::RCX] += std::mem::take(&mut self.later_parts);
         let pc = self.context.regs.rip;
         if trap {
             // int3 is complete when it traps.
@@ -1511,6 +1573,18 @@ impl Vm {
         }
     }
 
+    /// Address of the memory operand of an instruction about to be executed or
+    /// just executed without changing a register.
+    pub(crate) fn memory_operand(&self, instruction: &Instruction) -> u64 {
+        self.threads.get(&self.current).map_or(0, |thread| {
+            let machine = complex::Machine {
+                regs: &self.context.regs,
+                vector: &thread.vector,
+            };
+            machine.address(instruction)
+        })
+    }
+
     /// The accesses of the instruction at rip, whose extent its state tells.
     fn complex_access(&mut self) {
         let moment = self.moment();
@@ -1519,8 +1593,19 @@ impl Vm {
         let Some(thread) = self.threads.get(&self.current) else {
             return;
         };
+        let mut regs = self.context.regs;
+        let rcx = &mut regs.gpr[reg::RCX];
+        if is_long_repeat(*rcx) {
+            let pc = regs.rip;
+            let instruction =
+                Decoder::with_ip(64, &code[..length], pc, DecoderOptions::NONE).decode();
+            if is_repeated(&instruction) {
+                // The accesses of this part.
+                *rcx = (*rcx & count_mask(&instruction)).min(REPEAT_PART);
+            }
+        }
         let machine = complex::Machine {
-            regs: &self.context.regs,
+            regs: &regs,
             vector: &thread.vector,
         };
         let batch = complex::accesses(&machine, &code[..length], moment);
@@ -1539,6 +1624,26 @@ impl Vm {
             observer.thread(moment, event);
         }
     }
+}
+
+/// The bits of rcx that count the iterations of a repeated string instruction.
+fn count_mask(instruction: &Instruction) -> u64 {
+    use iced_x86::OpKind;
+    let short = instruction
+        .op_kinds()
+        .any(|kind| matches!(kind, OpKind::MemorySegESI | OpKind::MemoryESEDI));
+    if short { 0xffff_ffff } else { u64::MAX }
+}
+
+/// True if a repeated comparison stops because of what it compared last.
+fn is_decided(instruction: &Instruction, rflags: u64) -> bool {
+    use Mnemonic::*;
+    let compares = matches!(
+        instruction.mnemonic(),
+        Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq
+    );
+    let equal = rflags & 0x40 != 0;
+    compares && equal == instruction.has_repne_prefix()
 }
 
 /// True if a branch to this address can be made, though it may fault there: its

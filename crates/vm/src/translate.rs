@@ -1,6 +1,11 @@
 //! Same-ISA translation: guest instructions are copied into the code cache;
 //! only what cannot run elsewhere unchanged is rewritten.
 //!
+//! A repeated string instruction that would go on for `REPEAT_PART` iterations
+//! or more is executed by the vm in parts of that many, each counted as one
+//! instruction: so a copy of gigabytes can be preempted, and where depends on
+//! its registers alone.
+//!
 //! Rewritten are control flow (branches, calls with their true return address
 //! on the stack, returns), RIP-relative operands, GS operands, and the few
 //! instructions whose result must be deterministic (cpuid, rdtsc, …), which
@@ -22,7 +27,7 @@
 //! matters: the counter is in memory, and a store forwarded to the next load
 //! takes five cycles.
 
-use crate::cache::{Cache, ExitKind, LINKED, MapEntry, PendingExit, Translation};
+use crate::cache::{Cache, ExitKind, LINKED, MapEntry, PendingExit, REPEAT, Translation};
 use crate::context::{offset, reg};
 use crate::emit::{Combine, Emitter, Reg, condition};
 use crate::flags;
@@ -37,8 +42,15 @@ use std::collections::HashSet;
 /// Longest block, in instructions.
 pub const MAX_BLOCK: usize = 64;
 
-/// How many instructions of a block may run before it is counted.
-pub const SLACK: u64 = MAX_BLOCK as u64;
+/// How many instructions are left to blocks that do not count: a whole block
+/// may run before it is counted, and flags that the counter has destroyed must
+/// be overwritten before the end.
+pub const SLACK: u64 = (MAX_BLOCK + flags::WINDOW) as u64;
+
+/// Iterations of a repeated string instruction that count as one instruction.
+/// Copying that many bytes takes about two microseconds, ten times as long as
+/// leaving the cache and coming back.
+pub const REPEAT_PART: u64 = 1 << 16;
 
 /// Room the ring must have when translated code is entered: three records for
 /// every instruction of a block are more than any block writes.
@@ -110,6 +122,8 @@ struct Builder<'a> {
     instruction_pc: u64,
     cache: &'a Cache,
     variant: u32,
+    /// Code behind the block that it depends on.
+    seen: Vec<std::ops::Range<u64>>,
 }
 
 /// An access whose check leads behind the block if it is not known.
@@ -191,13 +205,18 @@ impl Translator {
         begins_epoch: &mut dyn FnMut(u64) -> bool,
     ) -> Translation {
         let base = cache.next_address();
-        let limit = if variant == LINKED {
-            MAX_BLOCK
-        } else {
-            (variant as usize).min(MAX_BLOCK)
+        let limit = match variant {
+            LINKED => MAX_BLOCK,
+            REPEAT => 1,
+            _ => (variant as usize).min(MAX_BLOCK),
         };
         let likely = |branch: u64, target: u64| cache.was_taken(branch, target);
-        let decoded = decode(pc, limit, shape, fetch, instrumentation, &likely);
+        let mut decoded = decode(pc, limit, shape, fetch, instrumentation, &likely);
+        if variant == REPEAT {
+            // Hooks and accesses were seen to before.
+            decoded.hook = false;
+            decoded.complex = false;
+        }
         let mut builder = Builder {
             code: Emitter::new(base),
             map: Vec::with_capacity(decoded.steps.len() + 4),
@@ -219,6 +238,7 @@ impl Translator {
             instruction_pc: pc,
             cache,
             variant,
+            seen: Vec::new(),
         };
         self.build(
             &mut builder,
@@ -254,7 +274,12 @@ impl Translator {
             builder.exit_now(ExitKind::Undecodable, builder.pc);
             return;
         };
-        let count_at = (builder.variant == LINKED).then(|| decoded.counting_place(fetch));
+        let mut ahead = Ahead {
+            fetch,
+            hooks: &instrumentation.hooks,
+            seen: Vec::new(),
+        };
+        let count_at = (builder.variant == LINKED).then(|| decoded.counting_place(&mut ahead));
         if builder.only_unknown && !decoded.complex {
             let free = self.unnamed(decoded);
             builder.borrow(&free);
@@ -269,7 +294,7 @@ impl Translator {
                 builder.count(flags_alive);
             }
             builder.mark(0);
-            if instrumentation.accesses && !decoded.complex {
+            if instrumentation.accesses && !decoded.complex && builder.variant != REPEAT {
                 let flags_alive =
                     !decoded.flags_overwritten(index, count_at.map(|(place, _)| place));
                 self.record_accesses(builder, instruction, flags_alive, sites, begins_epoch);
@@ -287,7 +312,7 @@ impl Translator {
                 Then::Return(expected) => builder.return_inline(expected),
                 Then::Branch { leave_if, target } => {
                     let from = builder.code.jump_if(leave_if, builder.cache.common_exit);
-                    let alive = !flags_dead_at(target, fetch);
+                    let alive = builder.variant != LINKED || !ahead.flags_dead_at(target);
                     builder.stubs.push(Stub {
                         from,
                         kind: StubKind::SideExit(target),
@@ -312,10 +337,14 @@ impl Translator {
             builder.mark(0);
             builder.jump_direct(decoded.next);
         }
+        builder.seen = ahead.seen;
     }
 
     /// An instruction that stays in the middle of a block.
     fn copy(&mut self, builder: &mut Builder, instruction: &Instruction, bytes: &[u8]) {
+        if is_repeated(instruction) && builder.variant != REPEAT {
+            self.leave_if_long(builder);
+        }
         if uses_gs(instruction) {
             return self.with_guest_gs(builder, instruction, bytes);
         }
@@ -323,6 +352,24 @@ impl Translator {
             return self.copy_rip_relative(builder, instruction);
         }
         builder.code.raw(bytes);
+    }
+
+    /// Leaves for the vm if a repeated string instruction goes on for long;
+    /// the flags stay as they are. The comparison is of the middle of rcx:
+    /// nothing has 2^48 elements.
+    fn leave_if_long(&mut self, builder: &mut Builder) {
+        builder.spill(reg::RCX);
+        builder.mark(1 << reg::RCX);
+        let middle = Builder::spill_slot(reg::RCX) + u64::from(REPEAT_PART.ilog2()) / 8;
+        builder.code.load32(reg::RCX, middle);
+        // jrcxz
+        builder.code.raw(&[0xe3, 0]);
+        let short = builder.code.here() - 1;
+        builder.unspill(reg::RCX);
+        builder.exit_now(ExitKind::LongRepeat, builder.instruction_pc);
+        builder.code.patch_rel8_here(short);
+        builder.unspill(reg::RCX);
+        builder.mark(0);
     }
 
     fn encode(&mut self, builder: &mut Builder, instruction: &Instruction) {
@@ -479,6 +526,11 @@ impl Translator {
                 builder.instruction_pc = next;
                 builder.mark(0);
                 builder.exit_now(ExitKind::Sequencer, next);
+            }
+            End::StoresPointers => {
+                self.copy(builder, instruction, bytes);
+                builder.index = done;
+                builder.exit_now(ExitKind::PointersStored, instruction.ip());
             }
             End::Emulate => {
                 builder.index = done;
@@ -938,63 +990,99 @@ fn follow(
     }
 }
 
-/// True if no status flag is alive at `pc`, as far as looking ahead along jumps
-/// and calls can tell.
-fn flags_dead_at(pc: u64, fetch: Fetch) -> bool {
-    let mut at = pc;
-    flags::dead_at_start(
-        std::iter::from_fn(|| {
-            let (instruction, _) = decode_one(at, fetch)?;
-            let through = match classify_end(&instruction) {
-                End::Jump | End::Call => {
-                    at = instruction.near_branch_target();
-                    true
-                }
-                _ => {
-                    at = instruction.next_ip();
-                    false
-                }
+/// What lies ahead of a block, as far as it says whether flags are dead.
+struct Ahead<'a> {
+    fetch: Fetch<'a>,
+    hooks: &'a HashSet<u64>,
+    /// Code looked at: if it changes, the block is no longer right.
+    seen: Vec<std::ops::Range<u64>>,
+}
+
+impl Ahead<'_> {
+    /// True if the flags are dead at `pc`.
+    fn flags_dead_at(&mut self, pc: u64) -> bool {
+        self.overwrites(flags::Destroyed::all(), flags::WINDOW, pc)
+    }
+
+    /// True if destroyed flags are overwritten unseen within `left`
+    /// instructions from `pc` on, along unconditional jumps.
+    fn overwrites(&mut self, mut destroyed: flags::Destroyed, left: usize, pc: u64) -> bool {
+        let mut at = pc;
+        for _ in 0..left {
+            // Whoever asked for the hook looks at the registers.
+            if self.hooks.contains(&at) {
+                return false;
+            }
+            let Some((instruction, _)) = decode_one(at, self.fetch) else {
+                return false;
             };
-            Some((instruction, through))
-        })
-        .take(12),
-    )
+            self.seen.push(at..instruction.next_ip());
+            let end = classify_end(&instruction);
+            if !matches!(end, End::Continue | End::Jump) {
+                return false;
+            }
+            match destroyed.pass(&instruction) {
+                flags::Fate::Unseen => return true,
+                flags::Fate::Seen => return false,
+                flags::Fate::Open => {}
+            }
+            at = if end == End::Jump {
+                instruction.near_branch_target()
+            } else {
+                instruction.next_ip()
+            };
+        }
+        false
+    }
 }
 
 impl Decoded {
     /// Where the whole block is counted: the index of the instruction before
     /// it, and whether flags are alive there.
-    fn counting_place(&self, fetch: Fetch) -> (usize, bool) {
+    fn counting_place(&self, ahead: &mut Ahead) -> (usize, bool) {
         let tail = self
             .steps
             .iter()
             .rposition(|step| matches!(step.then, Then::Branch { .. } | Then::Return(_)))
             .map_or(0, |index| index + 1);
-        let steps = &self.steps[tail..];
-        let Some(last) = steps.last() else {
+        if tail == self.steps.len() {
             // The trace ends right behind a branch.
-            return (self.steps.len(), !flags_dead_at(self.next, fetch));
-        };
-        let place = |alive: bool| {
-            let code = steps.iter().map(|step| &step.instruction);
-            flags::first_dead(code, alive)
-        };
-        let found = place(true).or_else(|| {
-            let instruction = &last.instruction;
-            let dead = match self.end {
-                End::Continue => flags_dead_at(self.next, fetch),
-                End::Jump | End::Call => flags_dead_at(instruction.near_branch_target(), fetch),
-                End::Conditional => {
-                    flags_dead_at(instruction.near_branch_target(), fetch)
-                        && flags_dead_at(instruction.next_ip(), fetch)
-                }
-                _ => false,
-            };
-            if dead { place(false) } else { None }
-        });
-        match found {
-            Some(index) => (tail + index, false),
+            return (tail, !ahead.flags_dead_at(self.next));
+        }
+        match (tail..self.steps.len()).find(|index| self.flags_dead_before(*index, ahead)) {
+            Some(index) => (index, false),
             None => (tail, true),
+        }
+    }
+
+    /// True if the flags are dead before the step `index`, behind which there
+    /// is no branch but the last step.
+    fn flags_dead_before(&self, index: usize, ahead: &mut Ahead) -> bool {
+        let mut destroyed = flags::Destroyed::all();
+        let mut left = flags::WINDOW;
+        for (at, step) in self.steps.iter().enumerate().skip(index) {
+            let ends = at + 1 == self.steps.len()
+                && !matches!(self.end, End::Continue | End::Jump | End::Conditional);
+            if left == 0 || ends {
+                return false;
+            }
+            match destroyed.pass(&step.instruction) {
+                flags::Fate::Unseen => return true,
+                flags::Fate::Seen => return false,
+                flags::Fate::Open => left -= 1,
+            }
+        }
+        let Some(last) = self.steps.last().map(|step| &step.instruction) else {
+            return false;
+        };
+        match self.end {
+            End::Continue => ahead.overwrites(destroyed, left, self.next),
+            End::Jump => ahead.overwrites(destroyed, left, last.near_branch_target()),
+            End::Conditional => {
+                ahead.overwrites(destroyed, left, last.near_branch_target())
+                    && ahead.overwrites(destroyed, left, last.next_ip())
+            }
+            _ => false,
         }
     }
 }
@@ -1007,7 +1095,8 @@ impl Decoded {
         flags::overwritten(steps.map(|(at, step)| {
             let may_leave = matches!(step.then, Then::Branch { .. } | Then::Return(_));
             let counts = at > index && counted_at == Some(at);
-            (&step.instruction, counts, may_leave)
+            let leaves = counts || is_repeated(&step.instruction);
+            (&step.instruction, leaves, may_leave)
         }))
     }
 }
@@ -1033,6 +1122,8 @@ enum End {
     Pause,
     /// A locked instruction, where the schedule wants to stop after it.
     Sequencer,
+    /// The x87 pointers go to memory.
+    StoresPointers,
     Emulate,
     /// The instruction itself raises an exception.
     Trap,
@@ -1052,6 +1143,8 @@ fn classify_end(instruction: &Instruction) -> End {
         | Xbegin | Sysenter | Iret | Iretd | Iretq | Retf | Sysexit | Sysret => {
             return End::Emulate;
         }
+        Fnstenv | Fstenv | Fnsave | Fsave | Fxsave | Fxsave64 | Xsave | Xsave64 | Xsavec
+        | Xsavec64 | Xsaveopt | Xsaveopt64 => return End::StoresPointers,
         Ud0 | Ud1 | Ud2 | Int3 | Int1 | Hlt => return End::Trap,
         Int | Lgs => return End::Emulate,
         // Loading GS would take the vm's own context away.
@@ -1103,6 +1196,18 @@ fn touches_memory(instruction: &Instruction) -> bool {
     })
 }
 
+/// A string instruction that repeats.
+pub fn is_repeated(instruction: &Instruction) -> bool {
+    (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+        && instruction.is_string_instruction()
+}
+
+/// True if a repeated string instruction with this rcx is executed in parts:
+/// the comparison that translated code makes.
+pub fn is_long_repeat(rcx: u64) -> bool {
+    (rcx >> REPEAT_PART.ilog2()) as u32 != 0
+}
+
 /// Accesses whose addresses or extent only the machine state tells: repeated
 /// string operations, gathers and scatters, masked vectors, bit strings and
 /// state saves.
@@ -1111,8 +1216,7 @@ fn is_complex(instruction: &Instruction) -> bool {
     if !touches_memory(instruction) {
         return false;
     }
-    let repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
-    if repeated && instruction.is_string_instruction() {
+    if is_repeated(instruction) {
         return true;
     }
     if instruction.op_mask() != Register::None || instruction.is_vsib() {
@@ -1134,11 +1238,21 @@ fn is_locked(instruction: &Instruction) -> bool {
             && instruction.op_kinds().any(|kind| kind == OpKind::Memory))
 }
 
+/// True if `memory` is the operand written in the instruction, not the stack
+/// slot it implies. `pop` takes the slot away before it works out an address
+/// from the stack pointer.
 fn explicit_is(instruction: &Instruction, memory: &iced_x86::UsedMemory) -> bool {
+    let pops = instruction.mnemonic() == Mnemonic::Pop;
+    let moved = if pops && instruction.memory_base() == Register::RSP {
+        instruction.stack_pointer_increment() as i64 as u64
+    } else {
+        0
+    };
     (0..instruction.op_count()).any(|operand| instruction.op_kind(operand) == OpKind::Memory)
+        && !(pops && memory.access() == OpAccess::Read)
         && instruction.memory_base() == memory.base()
         && instruction.memory_index() == memory.index()
-        && instruction.memory_displacement64() == memory.displacement()
+        && instruction.memory_displacement64().wrapping_add(moved) == memory.displacement()
 }
 
 fn uses_gs(instruction: &Instruction) -> bool {
@@ -1595,6 +1709,7 @@ impl Builder<'_> {
         if guest.is_empty() {
             guest.push(self.pc..self.pc + 1);
         }
+        guest.append(&mut self.seen);
         Translation {
             pc: self.pc,
             guest,

@@ -138,7 +138,11 @@ pub fn comparable(area: &[u8]) -> Vec<u8> {
             area[range].fill(0);
         }
     }
-    for (range, _) in [(8..24, "FIP, FDP"), (28..32, "MXCSR_MASK"), (416..576, "")] {
+    for (range, _) in [
+        (6..24, "FOP, FIP, FDP"),
+        (28..32, "MXCSR_MASK"),
+        (416..576, ""),
+    ] {
         area[range].fill(0);
     }
     // Reserved bytes of the x87 registers, and the gap before the opmasks.
