@@ -34,6 +34,8 @@ pub struct Mapping {
     pub end: u64,
     pub protection: i32,
     pub shared: bool,
+    /// Other processes may write it (`kernel::shared_memory`).
+    pub exchanged: bool,
     pub backing: Backing,
 }
 
@@ -57,6 +59,10 @@ pub struct Space {
     /// Room below the main thread's stack that only a wish for exactly that
     /// address may fill, so that an overflow faults.
     pub stack_gap: Range<u64>,
+    /// There has been anonymous memory, or a file, mapped so that other
+    /// processes may write it.
+    pub shares_memory: bool,
+    pub shares_files: bool,
     /// Pages kept read-only on the host because translated code came from
     /// them.
     guarded: std::collections::BTreeSet<u64>,
@@ -264,6 +270,7 @@ impl Space {
                 end: start + length,
                 protection: request.protection,
                 shared: request.shared,
+                exchanged: false,
                 backing: request.backing,
             },
         );
@@ -274,6 +281,43 @@ impl Space {
     pub fn mark_shared(&mut self, start: u64) {
         if let Some(mapping) = self.mappings.get_mut(&start) {
             mapping.shared = true;
+        }
+    }
+
+    /// Other processes may write the mapping at `start`.
+    pub fn mark_exchanged(&mut self, start: u64) {
+        if let Some(mapping) = self.mappings.get_mut(&start) {
+            mapping.exchanged = true;
+            match mapping.backing {
+                Backing::File { .. } => self.shares_files = true,
+                _ => self.shares_memory = true,
+            }
+        }
+    }
+
+    /// Writes to guest memory whatever its protection; what is not mapped is
+    /// left out.
+    pub fn force_write(&self, address: u64, bytes: &[u8]) {
+        let page = page_down(address);
+        if crate::memory::write(address, bytes).is_ok() {
+            return;
+        }
+        let Some((_, mapping)) = self.find(address) else {
+            return;
+        };
+        let length = page_up(address + bytes.len() as u64) - page;
+        let both = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let kept = if self.guarded.contains(&page) {
+            libc::PROT_READ
+        } else {
+            host_protection(mapping.protection)
+        };
+        // SAFETY: pages of a guest mapping, whose protection is put back.
+        unsafe {
+            host::syscall(libc::SYS_mprotect, [page, length, both, 0, 0, 0]);
+            // It fails only where nothing is mapped any more.
+            let _ = crate::memory::write(address, bytes);
+            host::syscall(libc::SYS_mprotect, [page, length, kept as u64, 0, 0, 0]);
         }
     }
 
@@ -433,6 +477,8 @@ impl Space {
         if !old.is_multiple_of(PAGE) || new_length == 0 || (fixed && !may_move) {
             return Err(EINVAL);
         }
+        // Neighbours that are alike are one mapping to the kernel.
+        self.merge(old..old.saturating_add(page_up(old_length)));
         let (range, mapping) = self.find(old).ok_or(-(libc::EFAULT as i64))?;
         let (old_length, new_length) = (page_up(old_length), page_up(new_length));
         if old_length == 0 && !mapping.shared {
@@ -586,6 +632,7 @@ impl Mapping {
     fn alike(&self, other: &Mapping) -> bool {
         self.protection == other.protection
             && self.shared == other.shared
+            && self.exchanged == other.exchanged
             && self.backing == other.backing
     }
 }

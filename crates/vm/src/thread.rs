@@ -52,10 +52,24 @@ pub enum WaitOn {
     Objects,
     /// Host descriptors, and things inside the vm as well.
     Host(Vec<HostInterest>),
+    /// A futex in memory shared with other processes.
+    SharedFutex { slot: u32, sequence: u32 },
+    /// Something outside that cannot be polled: tried again every so often.
+    Retry,
     /// A child process.
     Child,
     /// Nothing but a signal.
     Signal,
+}
+
+impl WaitOn {
+    /// It can only come from outside.
+    pub fn is_outside(&self) -> bool {
+        matches!(
+            self,
+            WaitOn::Host(_) | WaitOn::Child | WaitOn::SharedFutex { .. } | WaitOn::Retry
+        )
+    }
 }
 
 /// One host descriptor and the poll events of interest.

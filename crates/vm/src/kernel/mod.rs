@@ -26,6 +26,7 @@ mod pipe;
 mod poll;
 mod proc_files;
 pub mod process;
+mod shared_memory;
 pub mod signal;
 mod signal_frame;
 mod signalfd;
@@ -116,6 +117,7 @@ pub struct Kernel {
     pub machine: misc::Machine,
     /// While replaying: stand-ins for files that are mapped shared.
     pub shared_files: memory_map::SharedFiles,
+    pub shared_memory: shared_memory::SharedMemory,
     pub timers: timer::Timers,
     /// System calls already complained about.
     reported: std::collections::BTreeSet<u64>,

@@ -113,6 +113,10 @@ impl Vm {
         let mut lines = (None, None);
         let mut forked = 0;
         if self.io.is_live() {
+            if self.space.shares_memory || self.space.shares_files {
+                self.take_turn_now()?;
+                self.remember_shared_memory();
+            }
             if vfork {
                 lines = line().map_or((None, None), |(ours, theirs)| (Some(ours), Some(theirs)));
             }
@@ -159,12 +163,29 @@ impl Vm {
             Children::Path(path) => Ok(path.contains(&number)),
             Children::All => {
                 tree.expect_child();
+                // The child's shared memory becomes its own before the parent
+                // goes on.
+                let separate = self.space.mappings().any(|(_, mapping)| mapping.shared);
+                let line = if separate { line() } else { None };
                 match host_fork() {
                     0 => {
                         tree.forked = true;
+                        if separate {
+                            self.separate_shared_memory().map_err(|error| {
+                                Error::Machine(format!("cannot copy shared memory: {error}"))
+                            })?;
+                        }
                         Ok(true)
                     }
-                    pid if pid > 0 => Ok(false),
+                    pid if pid > 0 => {
+                        if let Some((ours, theirs)) = line {
+                            drop(theirs);
+                            let mut byte = [0];
+                            // The end of the line is the answer.
+                            let _ = std::io::Read::read(&mut std::fs::File::from(ours), &mut byte);
+                        }
+                        Ok(false)
+                    }
                     errno => Err(Error::Machine(format!(
                         "cannot fork to replay process {number}: {}",
                         std::io::Error::from_raw_os_error(-errno as i32)
@@ -208,6 +229,7 @@ impl Vm {
         process.vfork_parent = line;
         process.threads = 1;
         self.kernel.futexes = Default::default();
+        self.kernel.shared_memory.after_fork();
         self.kernel.signals.after_fork();
         self.kernel.timers.after_fork();
         self.keep_only_current(1);

@@ -30,7 +30,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Version of the recording format.
-pub const FORMAT: u16 = 1;
+pub const FORMAT: u16 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
