@@ -339,6 +339,11 @@ impl Vm {
         self.context.remaining -= 1;
     }
 
+    /// The instruction counted last has not been executed after all.
+    pub(crate) fn uncount(&mut self) {
+        self.context.remaining += 1;
+    }
+
     /// Instructions of all threads up to now.
     pub fn instructions(&self) -> u64 {
         self.total + self.granted - self.remaining()

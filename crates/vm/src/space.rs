@@ -589,6 +589,17 @@ impl Space {
         }
     }
 
+    pub fn has_guarded(&self) -> bool {
+        !self.guarded.is_empty()
+    }
+
+    /// Bytes of address space in use.
+    pub fn size(&self) -> u64 {
+        self.mappings()
+            .map(|(range, _)| range.end - range.start)
+            .sum()
+    }
+
     /// Pages of `range` kept read-only by `guard_code`.
     pub fn guarded_pages(&self, range: Range<u64>) -> Vec<u64> {
         if self.guarded.is_empty() || range.is_empty() {

@@ -2,9 +2,9 @@
 //! thread.
 
 use crate::context::{Registers, VectorState};
-use crate::kernel::Call;
 use crate::kernel::process::Vforked;
 use crate::kernel::signal::ThreadSignals;
+use crate::kernel::{Call, Opening};
 
 /// A guest thread, numbered from 1 in order of creation.
 pub struct Thread {
@@ -24,6 +24,8 @@ pub struct Thread {
     pub signals: ThreadSignals,
     /// The child of a vfork that has not executed or exited yet.
     pub vforked: Option<Vforked>,
+    /// A FIFO whose opening waits for the other side.
+    pub opening: Option<Opening>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,6 +96,7 @@ impl Thread {
             robust_list: 0,
             signals: ThreadSignals::default(),
             vforked: None,
+            opening: None,
         }
     }
 }

@@ -12,6 +12,7 @@
 
 use crate::{Error, layout};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -73,6 +74,8 @@ pub struct Tree {
     /// A file whose lock is the turn: the kernel takes it back from a process
     /// that is killed.
     turn: OwnedFd,
+    /// The recording's folder, once its path may be out of reach.
+    opened: Option<OwnedFd>,
 }
 
 impl Tree {
@@ -117,7 +120,34 @@ impl Tree {
             forked: false,
             ordered: false,
             turn,
+            opened: None,
         })
+    }
+
+    /// The guest becomes another user, who is to be able to write the
+    /// recording, wherever it lies. Returns the folder's new name.
+    pub fn hand_to(&mut self, user: u32) -> Option<PathBuf> {
+        let folder = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+            .open(&self.directory)
+            .ok()?;
+        let name = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+        let files = self.directory.join("files");
+        // It may be there already; if it cannot be made, storing says so.
+        let _ = std::fs::DirBuilder::new().mode(0o700).create(&files);
+        for path in [&self.directory, &files, &self.folder()] {
+            // What cannot be given away shows when it is written.
+            let _ = std::os::unix::fs::chown(path, Some(user), None);
+            for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+                if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                    let _ = std::os::unix::fs::chown(entry.path(), Some(user), None);
+                }
+            }
+        }
+        self.directory.clone_from(&name);
+        self.opened = Some(folder.into());
+        Some(name)
     }
 
     fn lock(&self, kind: libc::c_int) -> std::io::Result<()> {

@@ -161,7 +161,14 @@ impl Vm {
             };
             opened = Some(file);
         }
-        let mapped = self.space.map(placement, request);
+        let committed = flags & libc::MAP_NORESERVE == 0
+            && protection & libc::PROT_WRITE != 0
+            && (!shared || request.file.is_none());
+        let mapped = if self.has_room(length, committed) {
+            self.space.map(placement, request)
+        } else {
+            Err(crate::space::ENOMEM)
+        };
         if let Some(file) = opened
             && self.io.is_live()
         {
@@ -303,6 +310,10 @@ impl Vm {
     }
 
     pub(super) fn sys_brk(&mut self, wanted: u64) -> Outcome {
+        let growth = wanted.saturating_sub(self.space.brk);
+        if growth > 0 && !self.has_room(growth, true) {
+            return Ok(self.space.brk as i64);
+        }
         Ok(self.space.set_brk(wanted) as i64)
     }
 

@@ -78,6 +78,10 @@ const VFORK: u64 = libc::CLONE_VFORK as u64;
 impl Vm {
     pub(super) fn clone_process(&mut self, call: &Call) -> Outcome {
         let [flags, stack, parent_tid, child_tid, tls, _] = call.arguments;
+        if flags & libc::CLONE_PIDFD as u64 != 0 {
+            // As before Linux 5.2: programs do without.
+            return Err(Halt::Errno(libc::EINVAL));
+        }
         if flags & SHARES_MEMORY != 0 && flags & VFORK == 0 {
             // Two processes in one memory without the promise of an exec.
             return Err(Halt::Errno(libc::ENOSYS));
@@ -230,6 +234,9 @@ impl Vm {
         process.threads = 1;
         self.kernel.futexes = Default::default();
         self.kernel.shared_memory.after_fork();
+        if self.io.is_live() {
+            self.own_host_sets();
+        }
         self.kernel.signals.after_fork();
         self.kernel.timers.after_fork();
         self.keep_only_current(1);
@@ -408,7 +415,10 @@ impl Vm {
     }
 
     pub(super) fn sys_waitid(&mut self, call: &mut Call) -> Outcome {
-        let [kind, id, info, options, usage, _] = call.arguments;
+        let [kind, mut id, info, options, usage, _] = call.arguments;
+        if kind as u32 == libc::P_PIDFD {
+            id = self.host_only(id as i32, libc::EBADF)?.number as u64;
+        }
         let mut bytes = [0u8; 128 + 144];
         let (result, facts) = self.io.external_bytes(libc::SYS_waitid as u32, || {
             let arguments = [

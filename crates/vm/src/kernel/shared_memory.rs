@@ -40,6 +40,8 @@ pub struct SharedMemory {
     turn: u64,
     /// The user was told of a writer outside.
     told: bool,
+    /// System V memory: where it is attached, and how long it is.
+    pub attached: BTreeMap<u64, u64>,
     /// Files already mapped shared, by device and inode.
     files: BTreeSet<super::fd::Identity>,
 }
