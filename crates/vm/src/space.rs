@@ -358,11 +358,14 @@ impl Space {
         if !address.is_multiple_of(PAGE) || length == 0 {
             return Err(EINVAL);
         }
+        /// The end of user space, as the guest knows it.
+        const END: u64 = (1 << 47) - PAGE;
         let end = address.checked_add(page_up(length)).ok_or(EINVAL)?;
-        if end > layout::GUEST_TOP {
+        if end > END {
             return Err(EINVAL);
         }
-        Ok(address..end)
+        // There is nothing of the guest's above.
+        Ok(address.min(layout::GUEST_TOP)..end.min(layout::GUEST_TOP))
     }
 
     pub fn unmap(&mut self, address: u64, length: u64) -> Result<Range<u64>, Errno> {
@@ -398,6 +401,9 @@ impl Space {
             return Ok(address..address);
         }
         let range = Self::checked(address, length)?;
+        if range.end - range.start < page_up(length) {
+            return Err(ENOMEM);
+        }
         let mut at = range.start;
         while at < range.end {
             match self.find(at) {
@@ -474,7 +480,12 @@ impl Space {
     ) -> Result<(u64, Option<Range<u64>>), Errno> {
         let may_move = flags & libc::MREMAP_MAYMOVE != 0;
         let fixed = flags & libc::MREMAP_FIXED != 0;
-        if !old.is_multiple_of(PAGE) || new_length == 0 || (fixed && !may_move) {
+        let keep = flags & libc::MREMAP_DONTUNMAP != 0;
+        if !old.is_multiple_of(PAGE)
+            || new_length == 0
+            || (fixed && !may_move)
+            || (keep && (!may_move || page_up(old_length) != page_up(new_length)))
+        {
             return Err(EINVAL);
         }
         // Neighbours that are alike are one mapping to the kernel.
@@ -488,7 +499,10 @@ impl Space {
             return Err(-(libc::EFAULT as i64));
         }
         let mut moved = mapping.tail(old - range.start);
-        if !fixed {
+        if keep && (moved.shared || matches!(moved.backing, Backing::File { .. })) {
+            return Err(EINVAL);
+        }
+        if !fixed && !keep {
             if new_length <= old_length && old_length != 0 {
                 if new_length < old_length {
                     self.unmap(old + new_length, old_length - new_length)?;
@@ -533,7 +547,19 @@ impl Space {
             self.forget(old..old + old_length);
         }
         moved.end = target + new_length;
+        let protection = moved.protection;
         self.mappings.insert(target, moved);
+        if keep {
+            // The old place stays mapped, without its contents.
+            let request = Request {
+                length: old_length,
+                protection,
+                shared: false,
+                backing: Backing::Anonymous,
+                file: None,
+            };
+            self.map(Placement::Fixed(old), request)?;
+        }
         Ok((target, Some(old..old + old_length)))
     }
 
