@@ -28,6 +28,13 @@ use xxhash_rust::xxh3::Xxh3;
 /// checks of a replay and between looks at host descriptors.
 const LONE_SLICE: u64 = 20_000_000;
 
+/// The same for a process that takes turns with others (about a millisecond).
+const SHARING_SLICE: u64 = 2_000_000;
+
+/// Something outside that cannot be polled is looked at this often, in
+/// nanoseconds.
+const RETRY_INTERVAL: u64 = 500_000;
+
 /// A killed vm loses at most this much of its recording, in nanoseconds.
 const FLUSH_INTERVAL: u64 = 100_000_000;
 
@@ -165,6 +172,8 @@ pub struct Vm {
     cut: bool,
     /// Host time of the last flush of the recording.
     flushed_at: u64,
+    /// Host time at which calls that cannot be polled for were last tried.
+    retried_at: u64,
 }
 
 impl Vm {
@@ -218,6 +227,7 @@ impl Vm {
             reborn: false,
             cut: false,
             flushed_at: 0,
+            retried_at: 0,
         };
         vm.set_remaining(0);
         Ok(vm)
@@ -342,6 +352,11 @@ impl Vm {
     /// nothing but the fault happens has a length.
     pub(crate) fn count_fault(&mut self) {
         self.context.remaining -= 1;
+    }
+
+    /// The instruction counted last has not been executed after all.
+    pub(crate) fn uncount(&mut self) {
+        self.context.remaining += 1;
     }
 
     /// Instructions of all threads up to now.
@@ -669,10 +684,12 @@ impl Vm {
             self.flushed_at = now;
             self.flush_recording()?;
         }
+        self.give_turn(false);
         let mut runnable = self.wait_for_runnable()?;
         if self.ended.is_some() {
             return Ok(None);
         }
+        self.take_turn()?;
         if let Some(copy) = &self.copy {
             runnable.retain(|thread| !copy.frozen.contains(thread));
             if runnable.is_empty() {
@@ -685,7 +702,11 @@ impl Vm {
         };
         let mut choice = policy.choose(&runnable, last);
         if runnable.len() == 1 {
-            choice.instructions = LONE_SLICE;
+            choice.instructions = if self.takes_turns() {
+                SHARING_SLICE
+            } else {
+                LONE_SLICE
+            };
         }
         choice.instructions = choice.instructions.min(LONGEST_SLICE);
         if let Some(left) = self.instructions_to_timer() {
@@ -734,6 +755,10 @@ impl Vm {
                     self.clock.jumped += *nanoseconds;
                     steps.next_step()?;
                 }
+                Some(Step::Memory) => {
+                    steps.next_step()?;
+                    self.receive_memory()?;
+                }
                 Some(Step::Signal { .. }) => {
                     if let Some(Step::Signal { thread, info }) = steps.next_step()? {
                         self.signal_from_outside(thread, &info)?;
@@ -773,7 +798,11 @@ impl Vm {
             let now = self.now();
             let mut runnable = Vec::new();
             let mut next_deadline = self.next_timer();
-            let mut outside = false;
+            // Other processes of the guest live in host time.
+            let mut outside = self
+                .tree
+                .as_ref()
+                .is_some_and(|tree| tree.ordered || tree.forked);
             for (id, thread) in &self.threads {
                 match &thread.state {
                     State::Runnable => runnable.push(*id),
@@ -782,7 +811,7 @@ impl Vm {
                             runnable.push(*id);
                             continue;
                         }
-                        outside |= matches!(wait.on, WaitOn::Host(_) | WaitOn::Child);
+                        outside |= wait.on.is_outside();
                         next_deadline = match (next_deadline, wait.deadline) {
                             (Some(one), Some(other)) => Some(one.min(other)),
                             (one, other) => one.or(other),
@@ -811,6 +840,7 @@ impl Vm {
                     // Nothing can happen here before the outside moves (or a
                     // timer that runs with it).
                     self.flush_recording()?;
+                    self.give_turn(true);
                     let before = host_nanoseconds();
                     self.look_outside(deadline.map(|deadline| deadline.saturating_sub(now)))?;
                     let passed = host_nanoseconds() - before;
@@ -925,7 +955,7 @@ impl Vm {
     fn stuck(&self) -> Stop {
         let input = self.threads.values().any(|thread| {
             matches!(&thread.state, State::Blocked(wait)
-                if matches!(wait.on, WaitOn::Host(_) | WaitOn::Child))
+                if wait.on.is_outside())
         });
         Stop::Stuck { input }
     }
@@ -982,6 +1012,8 @@ impl Vm {
         let mut polled = Vec::new();
         let mut owners = Vec::new();
         let mut child_waiters = false;
+        let mut retries = false;
+        let (mut woken, mut again) = (Vec::new(), Vec::new());
         for (id, thread) in &self.threads {
             if let State::Blocked(wait) = &thread.state {
                 match &wait.on {
@@ -996,17 +1028,58 @@ impl Vm {
                         }
                     }
                     WaitOn::Child => child_waiters = true,
+                    WaitOn::SharedFutex { slot, sequence } => {
+                        let tree = self.tree.as_ref();
+                        if tree.is_some_and(|tree| tree.futex_sequence(*slot) != *sequence) {
+                            woken.push(*id);
+                        }
+                        retries = true;
+                    }
+                    WaitOn::Retry => {
+                        if timeout != Some(0)
+                            || host_nanoseconds() - self.retried_at > RETRY_INTERVAL
+                        {
+                            again.push(*id);
+                        }
+                        retries = true;
+                    }
                     _ => {}
                 }
             }
         }
-        if timeout == Some(0) && polled.is_empty() && !child_waiters {
-            return Ok(());
+        let mut timeout = timeout;
+        if !woken.is_empty() {
+            timeout = Some(0);
+        } else if retries {
+            timeout = Some(timeout.map_or(RETRY_INTERVAL, |time| time.min(RETRY_INTERVAL)));
         }
-        let ready = kernel::outside::wait(&mut polled, child_waiters, timeout);
+        if timeout != Some(0) || !polled.is_empty() || child_waiters {
+            self.poll_outside(&mut polled, &owners, child_waiters, timeout);
+        }
+        if !again.is_empty() {
+            self.retried_at = host_nanoseconds();
+        }
+        for id in woken.into_iter().chain(again) {
+            if let Some(thread) = self.threads.get_mut(&id) {
+                thread.state = State::Runnable;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for host descriptors and children; whoever waits for what has
+    /// come can run.
+    fn poll_outside(
+        &mut self,
+        polled: &mut [libc::pollfd],
+        owners: &[u32],
+        child_waiters: bool,
+        timeout: Option<u64>,
+    ) {
+        let ready = kernel::outside::wait(polled, child_waiters, timeout);
         for (entry, owner) in polled.iter().zip(owners) {
             if entry.revents != 0
-                && let Some(thread) = self.threads.get_mut(&owner)
+                && let Some(thread) = self.threads.get_mut(owner)
             {
                 thread.state = State::Runnable;
             }
@@ -1020,7 +1093,6 @@ impl Vm {
                 }
             }
         }
-        Ok(())
     }
 
     /// Runs the current thread for at most `budget` instructions.

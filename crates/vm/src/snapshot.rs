@@ -122,24 +122,34 @@ impl Vm {
             };
             libc::setrlimit(libc::RLIMIT_AS, &limit);
         }
-        self.isolate_shared_memory()?;
+        self.isolate_shared_memory(HashMap::new())?;
         self.become_copy(limits.instructions)
             .map_err(|error| io::Error::other(error.to_string()))?;
         let result = body(self).map_err(|error| error.to_string());
         serde_json::to_vec(&result).map_err(io::Error::other)
     }
 
+    /// The replay of a forked process goes on with shared memory of its own.
+    pub(crate) fn separate_shared_memory(&mut self) -> io::Result<()> {
+        let objects = self
+            .kernel
+            .shared_files
+            .separate()?
+            .into_iter()
+            .map(|(path, file)| (path.into_os_string().into_encoded_bytes(), file.into()))
+            .collect();
+        self.isolate_shared_memory(objects)
+    }
+
     /// Gives every shared mapping of this copy memory of its own, aliases
-    /// kept.
-    fn isolate_shared_memory(&mut self) -> io::Result<()> {
+    /// kept: one new object per old one, unless `objects` has it already.
+    fn isolate_shared_memory(&mut self, mut objects: HashMap<Vec<u8>, OwnedFd>) -> io::Result<()> {
         let shared: Vec<(Range<u64>, Mapping)> = self
             .space
             .mappings()
             .filter(|(_, mapping)| mapping.shared)
             .map(|(range, mapping)| (range, mapping.clone()))
             .collect();
-        // One new object per old one, large enough for its highest mapping.
-        let mut objects: HashMap<Vec<u8>, OwnedFd> = HashMap::new();
         for (range, mapping) in shared {
             let (key, offset) = match &mapping.backing {
                 Backing::File { path, offset } => {
