@@ -14,6 +14,7 @@
 //! the program.
 
 use crate::known::{self, Known};
+use crate::source::Sources;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
@@ -67,6 +68,7 @@ pub struct Code {
     /// Modules that use stand-alone fences: there a relaxed access can be one
     /// half of an edge.
     fences: HashMap<std::path::PathBuf, bool>,
+    sources: Sources,
     info: InstructionInfoFactory,
 }
 
@@ -79,6 +81,7 @@ impl Default for Code {
             hooks: HashMap::new(),
             static_data: HashMap::new(),
             fences: HashMap::new(),
+            sources: Sources::default(),
             info: InstructionInfoFactory::new(),
         }
     }
@@ -159,6 +162,13 @@ impl Code {
                 }
             }
         }
+        if origin == Origin::Threading {
+            for function in module.functions() {
+                if let Some(known) = known::openmp(&function.name) {
+                    found.push((function.start.wrapping_add(bias), known));
+                }
+            }
+        }
         if origin == Origin::CLibrary {
             for section in module.sections() {
                 if section.writable {
@@ -192,6 +202,17 @@ impl Code {
         self.library_data
             .retain(|(code, _)| code.end <= range.start || code.start >= range.end);
         self.facts.fill(Facts::default());
+    }
+
+    /// A function that a call named: the body of a task.
+    pub fn follow(&mut self, address: u64, known: Known) -> bool {
+        match self.hooks.entry(address) {
+            std::collections::hash_map::Entry::Occupied(_) => false,
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                entry.insert(known);
+                true
+            }
+        }
     }
 
     pub fn known_at(&self, address: u64) -> Option<Known> {
@@ -400,6 +421,27 @@ impl Code {
             .map(|used| self.meaning(pc, &used));
         self.facts[index].atomic = Some(answer);
         answer
+    }
+
+    /// The atomic operation that the source line of this instruction names.
+    pub fn atomic_in_source(
+        &mut self,
+        pc: u64,
+        kind: (bool, bool),
+        address: u64,
+    ) -> Option<Atomic> {
+        let (module, _) = self.modules.find(pc)?;
+        if !module.has_debug_info() {
+            return None;
+        }
+        let site = self.modules.site(pc);
+        let (file, line) = (site.file?, site.line?);
+        let variable = self.modules.variable_at(address);
+        let name = variable.as_ref().map(|variable| {
+            let path = variable.path.split('[').next().unwrap_or("");
+            path.rsplit('.').next().unwrap_or(path)
+        });
+        self.sources.atomic(Path::new(&file), line, kind, name)
     }
 
     fn meaning(&mut self, pc: u64, used: &AtomicUse) -> Atomic {

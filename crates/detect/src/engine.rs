@@ -14,10 +14,11 @@
 //! function are its own affair and not checked.
 
 use crate::clock::{Epoch, SLOTS, Slot, VectorClock};
-use crate::code::{Code, Origin};
+use crate::code::{Atomic, Code, Origin};
 use crate::heap::{Block, Heap};
 use crate::known::{Known, request};
 use crate::sync::{Barrier, Object, Objects};
+use crate::tasks::{self, Current, Suspended, TASK_SLOTS, Task, Tasks};
 use race::Moment;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -71,6 +72,8 @@ pub enum LockKind {
     Write,
     Stream,
     Annotated,
+    /// `critical` or `atomic` without a name.
+    Critical,
 }
 
 /// A thread of the program.
@@ -90,6 +93,11 @@ pub struct Thread {
     local: Range<u64>,
     calls: Vec<Call>,
     inside: u32,
+    /// The OpenMP task it runs, what it did before, and the one it is
+    /// creating.
+    task: Current,
+    suspended: Vec<Suspended>,
+    creating: Option<Task>,
 }
 
 /// A known function under way.
@@ -99,6 +107,8 @@ struct Call {
     function: u64,
     stack: u64,
     arguments: [u64; 4],
+    /// The barrier's cycle, or another number the return needs; on entry the
+    /// sixth argument.
     cycle: u64,
     caller: u64,
     moment: Moment,
@@ -116,6 +126,18 @@ impl Thread {
 
     fn acquire(&mut self, clock: &VectorClock) {
         self.clock.join(clock);
+    }
+
+    /// The address is the thread's own, whatever task it runs.
+    pub fn is_local(&self, address: u64) -> bool {
+        self.local.contains(&address)
+    }
+
+    /// The run-time is handing out tasks.
+    fn hands_out_tasks(&self) -> bool {
+        self.calls
+            .last()
+            .is_some_and(|call| call.known.hands_out_tasks())
     }
 }
 
@@ -149,6 +171,8 @@ pub trait Checker {
     /// Every access that gets this far is worth a look into debug info.
     fn is_exact(&self) -> bool;
     fn access(&mut self, access: &Access, thread: &Thread, heap: &Heap);
+    /// A plain access was nothing but synchronisation: all of them there are.
+    fn synchronised(&mut self, _address: u64, _size: u32) {}
     /// The memory is new.
     fn clear(&mut self, range: Range<u64>);
     fn lock(&mut self, _event: LockEvent<'_>) {}
@@ -188,6 +212,8 @@ pub struct Engine<C> {
     channels: Channels,
     owners: HashMap<u64, Vec<u32>>,
     order: u64,
+    tasks: Tasks,
+    more_hooks: Vec<u64>,
     pub not_checked: Vec<String>,
 }
 
@@ -211,6 +237,8 @@ impl<C: Checker> Engine<C> {
             channels: Channels::default(),
             owners: HashMap::new(),
             order: 0,
+            tasks: Tasks::default(),
+            more_hooks: Vec::new(),
             not_checked: Vec::new(),
         };
         engine.start_thread(1, None, Moment::new(1, 0));
@@ -246,6 +274,86 @@ impl<C: Checker> Engine<C> {
         self.threads[index] = Some(thread);
     }
 
+    /// A slot whose last user ended before this clock, and its next tick.
+    fn idle_slot(&mut self, clock: &VectorClock) -> Option<(Slot, u64)> {
+        let index = self
+            .idle_slots
+            .iter()
+            .position(|(slot, tick)| clock.get(*slot) >= *tick)?;
+        let (slot, tick) = self.idle_slots.swap_remove(index);
+        Some((slot, tick + 1))
+    }
+
+    /// A thread begins to run a task that was created earlier.
+    fn begin_task(&mut self, task: Task, thread: &mut Thread, stack: u64) {
+        let mut clock = task.clock.clone();
+        clock.join(&self.tasks.clock_after(&task));
+        for address in &task.exclusive {
+            clock.join(&self.objects.entry(*address).clock);
+        }
+        let slot = self.idle_slot(&clock).or_else(|| {
+            (self.slots < TASK_SLOTS).then(|| {
+                self.slots += 1;
+                ((self.slots - 1) as Slot, 1)
+            })
+        });
+        let current = Current {
+            id: task.id,
+            groups: task.groups.clone(),
+        };
+        let Some((slot, tick)) = slot else {
+            thread.acquire(&clock);
+            thread.suspended.push(Suspended {
+                slot: thread.slot,
+                clock: VectorClock::default(),
+                epoch: thread.epoch,
+                current: std::mem::replace(&mut thread.task, current),
+                stack,
+                knows_thread: false,
+                finishing: None,
+            });
+            return;
+        };
+        let tick = tick.max(clock.get(slot) + 1);
+        clock.set(slot, tick);
+        self.renew(tasks::fresh_stack(stack, thread.stack.as_ref()));
+        thread.suspended.push(Suspended {
+            slot: std::mem::replace(&mut thread.slot, slot),
+            clock: std::mem::replace(&mut thread.clock, clock),
+            epoch: std::mem::replace(&mut thread.epoch, Epoch::new(slot, tick)),
+            current: std::mem::replace(&mut thread.task, current),
+            stack,
+            knows_thread: false,
+            finishing: Some(task),
+        });
+    }
+
+    /// The thread goes back to what it did before the task.
+    fn end_task(&mut self, thread: &mut Thread) {
+        let Some(suspended) = thread.suspended.pop() else {
+            return;
+        };
+        thread.task = suspended.current;
+        let Some(task) = suspended.finishing else {
+            // It had the thread's own clock.
+            return;
+        };
+        for address in &task.exclusive {
+            self.objects.entry(*address).clock.join(&thread.clock);
+        }
+        if suspended.knows_thread {
+            let number = numbered(thread.number);
+            self.objects.entry(number).clock.join(&thread.clock);
+        }
+        self.tasks.finish(&task, &thread.clock);
+        self.idle_slots
+            .push((thread.slot, thread.clock.get(thread.slot)));
+        thread.slot = suspended.slot;
+        thread.clock = suspended.clock;
+        thread.epoch = suspended.epoch;
+        self.renew(tasks::fresh_stack(suspended.stack, thread.stack.as_ref()));
+    }
+
     fn start_thread(&mut self, number: u32, parent: Option<u32>, moment: Moment) {
         let order = self.next_order();
         let mut clock = VectorClock::default();
@@ -257,15 +365,8 @@ impl<C: Checker> Engine<C> {
             creator.advance();
             self.put(creator);
         }
-        let idle = self
-            .idle_slots
-            .iter()
-            .position(|(slot, tick)| clock.get(*slot) >= *tick);
-        let (slot, tick) = match idle {
-            Some(index) => {
-                let (slot, tick) = self.idle_slots.swap_remove(index);
-                (slot, tick + 1)
-            }
+        let (slot, tick) = match self.idle_slot(&clock) {
+            Some(idle) => idle,
             None => {
                 if self.slots + 1 >= SLOTS {
                     // Threads beyond share the last slot: their races with
@@ -297,6 +398,9 @@ impl<C: Checker> Engine<C> {
             local: 0..0,
             calls: Vec::new(),
             inside: 0,
+            task: Current::default(),
+            suspended: Vec::new(),
+            creating: None,
         }));
     }
 
@@ -313,6 +417,7 @@ impl<C: Checker> Engine<C> {
         match origin {
             Origin::Linker => return,
             Origin::CLibrary if self.is_library_memory(event.address, thread) => return,
+            Origin::Threading if thread.hands_out_tasks() => return,
             Origin::Threading => return self.synchronise(event, thread),
             _ => {}
         }
@@ -361,6 +466,7 @@ impl<C: Checker> Engine<C> {
 
     /// An access that is nothing but synchronisation.
     fn synchronise(&mut self, event: &AccessEvent, thread: &mut Thread) {
+        self.checker.synchronised(event.address, event.size);
         let mut released = false;
         for word in words_of(event.address, event.size) {
             if event.read
@@ -385,7 +491,7 @@ impl<C: Checker> Engine<C> {
         access.meaning = Meaning::Atomic {
             order_unknown: false,
         };
-        if let Some(atomic) = self.code.atomic(event.pc)
+        if let Some(atomic) = self.atomic_by_source(event)
             && !atomic.acquires
             && !atomic.releases
         {
@@ -415,7 +521,7 @@ impl<C: Checker> Engine<C> {
         }
         let locked = object.is_some_and(|object| !object.locked_by.is_empty());
         let locked_by_me = object.is_some_and(|object| object.locked_by.contains(&thread.number));
-        let atomic = self.code.atomic(event.pc);
+        let atomic = self.atomic_by_source(event);
         let (acquires, releases, order_unknown) = match atomic {
             Some(atomic) => (atomic.acquires, atomic.releases, atomic.order_unknown),
             None if self.is_atomic_variable(event.address) => (true, true, true),
@@ -442,6 +548,14 @@ impl<C: Checker> Engine<C> {
         event.write && releases
     }
 
+    /// Rule 4, from debug info or else the source text.
+    fn atomic_by_source(&mut self, event: &AccessEvent) -> Option<Atomic> {
+        self.code.atomic(event.pc).or_else(|| {
+            self.code
+                .atomic_in_source(event.pc, (event.read, event.write), event.address)
+        })
+    }
+
     fn is_atomic_variable(&self, address: u64) -> bool {
         self.checker.is_exact()
             && self
@@ -465,7 +579,10 @@ impl<C: Checker> Engine<C> {
         if block.start != start {
             return;
         }
-        if !block.by_library && block.size > 0 {
+        // What a run-time frees it has allocated itself, and orders its uses
+        // by means of its own.
+        let by_runtime = self.code.origin(call.caller) == Origin::Threading;
+        if !block.by_library && !by_runtime && block.size > 0 {
             let access = Access {
                 moment: call.moment,
                 order: call.order,
@@ -479,6 +596,7 @@ impl<C: Checker> Engine<C> {
             self.checker.access(&access, thread, &self.heap);
         }
         self.heap.free(start);
+        self.tasks.forget(start);
         let range = start..start + block.size;
         self.words.forget(range.clone());
         self.objects.forget(range);
@@ -499,6 +617,9 @@ impl<C: Checker> Engine<C> {
             && self.code.origin(outermost.caller) == Origin::CLibrary;
         let (moment, order) = (outermost.moment, outermost.order);
         self.renew(start..start + size);
+        if let Some(task) = &thread.creating {
+            self.tasks.wait_in(start, task.clone());
+        }
         self.heap.allocate(Block {
             start,
             size,
@@ -633,7 +754,63 @@ impl<C: Checker> Engine<C> {
                 }
             }
             Known::Free => self.free_block(call, first, thread),
+            Known::NamelessUnlock(number) => {
+                self.release_lock(thread, nameless_lock(number), call);
+            }
+            Known::OrderedEnd => Self::release(thread, self.objects.entry(ORDERED)),
+            Known::TaskCreate | Known::TaskLoop => {
+                if self.code.follow(first, Known::TaskBody) {
+                    self.more_hooks.push(first);
+                }
+                if call.known == Known::TaskLoop {
+                    self.open_group(thread);
+                }
+                let task = self.tasks.created(
+                    &thread.task,
+                    &thread.clock,
+                    match call.known {
+                        Known::TaskCreate => Some(call.stack),
+                        _ => None,
+                    },
+                );
+                thread.creating = Some(task);
+            }
+            Known::TaskBody => {
+                call.cycle = 0;
+                let waiting = self
+                    .heap
+                    .find(first)
+                    .map(|block| block.start)
+                    .and_then(|block| self.tasks.begin(block));
+                match waiting {
+                    Some(task) => {
+                        call.cycle = 1;
+                        self.begin_task(task, thread, call.stack);
+                    }
+                    // At once, inside its creation.
+                    None => {
+                        if let Some(task) = thread.creating.take() {
+                            let clock = self.tasks.clock_after(&task);
+                            thread.acquire(&clock);
+                        }
+                    }
+                }
+            }
+            Known::TaskGroupStart => self.open_group(thread),
             _ => {}
+        }
+    }
+
+    fn open_group(&mut self, thread: &mut Thread) {
+        let group = self.tasks.next_id();
+        thread.task.groups.push(group);
+    }
+
+    fn close_group(&mut self, thread: &mut Thread) {
+        if let Some(group) = thread.task.groups.pop()
+            && let Some(clock) = self.tasks.group(group)
+        {
+            thread.acquire(clock);
         }
     }
 
@@ -678,6 +855,51 @@ impl<C: Checker> Engine<C> {
                     thread.acquire(&clock);
                 }
             }
+            Known::VoidLock => self.acquire_lock(thread, first, LockKind::Mutex, call),
+            Known::TestLock if result as i32 != 0 => {
+                self.acquire_lock(thread, first, LockKind::Mutex, call);
+            }
+            Known::NamelessLock(number) => {
+                self.acquire_lock(thread, nameless_lock(number), LockKind::Critical, call);
+            }
+            Known::OrderedStart => {
+                let clock = self.objects.entry(ORDERED).clock.clone();
+                thread.acquire(&clock);
+            }
+            Known::ThreadNumber if !thread.suspended.is_empty() => {
+                // Tasks that go by the number of their thread share what
+                // belongs to it, one after the other.
+                thread.acquire(&self.objects.entry(numbered(thread.number)).clock);
+                if let Some(suspended) = thread.suspended.last_mut() {
+                    suspended.knows_thread = true;
+                }
+            }
+            Known::TeamBarrier => thread.clock.join(&self.tasks.all),
+            Known::TaskCreate => {
+                thread.creating = None;
+                thread.advance();
+            }
+            Known::TaskLoop => {
+                thread.creating = None;
+                thread.advance();
+                // The flags are the sixth argument: kept in `cycle`.
+                if tasks::loop_waits(call.cycle) {
+                    self.close_group(thread);
+                } else {
+                    thread.task.groups.pop();
+                }
+            }
+            Known::TaskBody if call.cycle == 1 => self.end_task(thread),
+            Known::TaskWait => {
+                if let Some(clock) = self.tasks.children_of(thread.task.id) {
+                    thread.clock.join(clock);
+                }
+            }
+            Known::TaskWaitDepend => {
+                let clock = self.tasks.awaited(&thread.task, first);
+                thread.acquire(&clock);
+            }
+            Known::TaskGroupEnd => self.close_group(thread),
             Known::Malloc => self.allocate(call, result, first, thread),
             Known::Calloc => {
                 self.allocate(call, result, first.saturating_mul(second), thread);
@@ -878,6 +1100,19 @@ impl<C: Checker> Engine<C> {
     }
 }
 
+/// What stands for the address of a lock that has none.
+fn nameless_lock(number: u8) -> u64 {
+    u64::from(number)
+}
+
+/// And for the number of a thread.
+fn numbered(thread: u32) -> u64 {
+    64 + u64::from(thread)
+}
+
+/// And for the order of `ordered` regions.
+const ORDERED: u64 = 16;
+
 /// Takes a range out of a set of ranges (start, size).
 fn cut(ranges: &mut BTreeMap<u64, u64>, gone: &Range<u64>) {
     let touched: Vec<(u64, u64)> = ranges
@@ -967,13 +1202,16 @@ impl<C: Checker + 'static> Observer for Engine<C> {
                 let mut thread = self.take(thread);
                 thread.calls.clear();
                 thread.inside = 0;
+                while !thread.suspended.is_empty() {
+                    self.end_task(&mut thread);
+                }
                 self.idle_slots
                     .push((thread.slot, thread.clock.get(thread.slot)));
                 self.put(thread);
             }
             ThreadEvent::FutexWake { waker, woken, .. } => {
                 let mut from = self.take(waker);
-                if from.inside == 0 && waker != woken {
+                if from.inside == 0 && !from.hands_out_tasks() && waker != woken {
                     let mut to = self.take(woken);
                     to.acquire(&from.clock);
                     self.put(to);
@@ -1004,6 +1242,9 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         let stack = gpr[reg::RSP];
         let order = self.next_order();
         let mut thread = self.take(moment.thread);
+        if thread.local.is_empty() {
+            thread.local = tasks::main_thread_locals(registers.fs_base);
+        }
         // Calls below the stack pointer were left some other way (a
         // cancellation, a longjmp).
         while thread.calls.last().is_some_and(|call| call.stack < stack) {
@@ -1018,7 +1259,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
             function: registers.rip,
             stack,
             arguments: [gpr[reg::RDI], gpr[reg::RSI], gpr[reg::RDX], gpr[reg::RCX]],
-            cycle: 0,
+            cycle: gpr[reg::R9],
             caller: memory::get::<u64>(stack).unwrap_or(0),
             moment,
             order,
@@ -1063,6 +1304,10 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         } else {
             AfterHook::Nothing
         }
+    }
+
+    fn more_hooks(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.more_hooks)
     }
 
     fn returned(&mut self, moment: Moment, function: u64, registers: &Registers) {

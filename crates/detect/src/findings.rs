@@ -142,6 +142,7 @@ fn lock_name(address: u64, kind: LockKind, names: &HashMap<u64, String>) -> Stri
         LockKind::Write => "write lock",
         LockKind::Stream => "stream lock",
         LockKind::Annotated => "annotated lock",
+        LockKind::Critical => return "the nameless critical section".into(),
     };
     match names.get(&address) {
         Some(name) => format!("{what} {name}"),

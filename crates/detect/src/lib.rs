@@ -23,7 +23,9 @@ mod history;
 mod known;
 mod passes;
 mod scene;
+mod source;
 mod sync;
+mod tasks;
 
 pub use fork::{ForkError, in_child, silence_output};
 pub use passes::{Error, Options, detect, merge};

@@ -1424,8 +1424,14 @@ impl Vm {
             return;
         }
         let mut follow = false;
+        let mut more = Vec::new();
         for observer in &mut self.observers {
             follow |= observer.hook(moment, &regs) == AfterHook::TellReturn;
+            more.extend(observer.more_hooks());
+        }
+        for pc in more {
+            self.entries.insert(pc);
+            self.add_hook(pc);
         }
         if follow && let Ok(back) = memory::get::<u64>(stack) {
             self.returns.push(PendingReturn {
