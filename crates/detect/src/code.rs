@@ -13,6 +13,7 @@
 //! the code without debug info; where nothing has any, everything is taken for
 //! the program.
 
+use crate::golang::{self, Package};
 use crate::known::{self, Known};
 use crate::source::Sources;
 use iced_x86::{
@@ -35,6 +36,10 @@ pub enum Origin {
     CLibrary,
     /// A run-time system whose every access is synchronisation.
     Threading,
+    /// The Go run-time.
+    GoRuntime,
+    /// Go's `sync` and `sync/atomic`.
+    GoSync,
 }
 
 /// What debug info says about an access that is one plain instruction.
@@ -127,6 +132,10 @@ fn contains_c_library(module: &Module) -> bool {
         && module_origin(module.name()) == Origin::Program
 }
 
+fn is_go(module: &Module) -> bool {
+    !module.functions_named("runtime.schedule").is_empty()
+}
+
 impl Code {
     /// Code was mapped: finds the functions to follow in it.
     pub fn mapped(&mut self, range: Range<u64>, path: &Path, offset: u64) -> Vec<u64> {
@@ -159,6 +168,13 @@ impl Code {
                     {
                         found.push((function.start.wrapping_add(bias), Known::Quiet));
                     }
+                }
+            }
+        }
+        if is_go(module) {
+            for function in module.functions() {
+                if let Some(call) = golang::known(&function.name) {
+                    found.push((function.start.wrapping_add(bias), Known::Go(call)));
                 }
             }
         }
@@ -270,6 +286,21 @@ impl Code {
         let origin = module_origin(module.name());
         if origin != Origin::Program {
             return origin;
+        }
+        if is_go(module) {
+            // The innermost inlined function: fast paths of `sync` are
+            // inlined into their callers.
+            let inlined = module
+                .frames(offset)
+                .into_iter()
+                .next()
+                .and_then(|frame| frame.function);
+            let name = inlined.or_else(|| Some(module.function_at(offset)?.name));
+            return match name.as_deref().map(golang::package) {
+                Some(Package::Runtime) => Origin::GoRuntime,
+                Some(Package::Sync) => Origin::GoSync,
+                Some(Package::Other) | None => Origin::Program,
+            };
         }
         if contains_c_library(module)
             && module.has_debug_info()

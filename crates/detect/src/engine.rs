@@ -15,6 +15,7 @@
 
 use crate::clock::{Epoch, SLOTS, Slot, VectorClock};
 use crate::code::{Atomic, Code, Origin};
+use crate::golang::{GoCall, Goroutines, Pending, Routine};
 use crate::heap::{Block, Heap};
 use crate::known::{Known, request};
 use crate::sync::{Barrier, Object, Objects};
@@ -98,6 +99,10 @@ pub struct Thread {
     task: Current,
     suspended: Vec<Suspended>,
     creating: Option<Task>,
+    /// The goroutine it runs, and what it was before.
+    goroutine: Option<u64>,
+    between: Option<Routine>,
+    pending: Vec<Pending>,
 }
 
 /// A known function under way.
@@ -186,6 +191,23 @@ struct Channels {
     next: u64,
 }
 
+/// All sockets that are not made as pairs share one channel: who is connected
+/// to whom may be decided outside.
+const SOCKETS: u64 = 0;
+
+impl Channels {
+    fn send(&mut self, channel: u64, thread: &mut Thread) {
+        self.clocks.entry(channel).or_default().join(&thread.clock);
+        thread.advance();
+    }
+
+    fn receive(&self, channel: u64, thread: &mut Thread) {
+        if let Some(clock) = self.clocks.get(&channel) {
+            thread.acquire(clock);
+        }
+    }
+}
+
 pub struct Engine<C> {
     pub checker: C,
     pub code: Code,
@@ -213,6 +235,7 @@ pub struct Engine<C> {
     owners: HashMap<u64, Vec<u32>>,
     order: u64,
     tasks: Tasks,
+    goroutines: Goroutines,
     more_hooks: Vec<u64>,
     pub not_checked: Vec<String>,
 }
@@ -238,6 +261,7 @@ impl<C: Checker> Engine<C> {
             owners: HashMap::new(),
             order: 0,
             tasks: Tasks::default(),
+            goroutines: Goroutines::default(),
             more_hooks: Vec::new(),
             not_checked: Vec::new(),
         };
@@ -354,6 +378,204 @@ impl<C: Checker> Engine<C> {
         self.renew(tasks::fresh_stack(suspended.stack, thread.stack.as_ref()));
     }
 
+    /// A slot for a goroutine that begins with this clock.
+    fn new_routine(&mut self, mut clock: VectorClock) -> Routine {
+        let (slot, tick) = self.idle_slot(&clock).unwrap_or_else(|| {
+            if self.slots + 2 < SLOTS {
+                self.slots += 1;
+            }
+            ((self.slots - 1) as Slot, 1)
+        });
+        let tick = tick.max(clock.get(slot) + 1);
+        clock.set(slot, tick);
+        Routine {
+            slot,
+            clock,
+            epoch: Epoch::new(slot, tick),
+            pending: Vec::new(),
+        }
+    }
+
+    /// Makes the thread what `routine` says, and returns what it was.
+    fn exchange(thread: &mut Thread, routine: Routine) -> Routine {
+        Routine {
+            slot: std::mem::replace(&mut thread.slot, routine.slot),
+            clock: std::mem::replace(&mut thread.clock, routine.clock),
+            epoch: std::mem::replace(&mut thread.epoch, routine.epoch),
+            pending: std::mem::replace(&mut thread.pending, routine.pending),
+        }
+    }
+
+    fn leave_goroutine(&mut self, thread: &mut Thread) {
+        if let Some(between) = thread.between.take() {
+            let state = Self::exchange(thread, between);
+            if let Some(goroutine) = thread.goroutine.take() {
+                self.goroutines.park(goroutine, state);
+            }
+        }
+    }
+
+    fn renew_go_stack(&mut self, goroutine: u64) {
+        // struct g begins with the bounds of its stack.
+        if let Ok([low, high]) = memory::get::<[u64; 2]>(goroutine)
+            && low < high
+            && high - low <= 1 << 30
+        {
+            self.renew(low..high);
+        }
+    }
+
+    /// A function of the Go run-time is entered.
+    fn go_call(&mut self, called: GoCall, registers: &Registers, thread: &mut Thread, call: &Call) {
+        let gpr = &registers.gpr;
+        let arguments = [
+            gpr[reg::RAX],
+            gpr[reg::RBX],
+            gpr[reg::RCX],
+            gpr[reg::RDI],
+            gpr[reg::RSI],
+        ];
+        let first = arguments[0];
+        let mut follow = false;
+        match called {
+            GoCall::Resume => {
+                // gogo(*gobuf) has its argument on the stack; the third word
+                // of it is the goroutine.
+                let goroutine = memory::get::<u64>(call.stack + 8)
+                    .and_then(|buffer| memory::get::<u64>(buffer + 16))
+                    .unwrap_or(0);
+                self.leave_goroutine(thread);
+                let state = match self.goroutines.take(goroutine) {
+                    Some(state) => state,
+                    None => self.new_routine(thread.clock.clone()),
+                };
+                thread.between = Some(Self::exchange(thread, state));
+                thread.goroutine = Some(goroutine);
+            }
+            GoCall::Schedule => self.leave_goroutine(thread),
+            GoCall::Send => {
+                self.objects.entry(first).clock.join(&thread.clock);
+                thread.advance();
+                follow = true;
+            }
+            GoCall::Receive => {
+                self.objects.entry(first).readers.join(&thread.clock);
+                thread.advance();
+                follow = true;
+            }
+            GoCall::Close | GoCall::SemaphoreRelease | GoCall::Release => {
+                Self::release(thread, self.objects.entry(first));
+            }
+            GoCall::Select => {
+                let (sends, receives) = (arguments[3], arguments[4]);
+                for index in 0..sends.saturating_add(receives).min(65536) {
+                    // scase: channel, element.
+                    let Ok(channel) = memory::get::<u64>(first + 16 * index) else {
+                        break;
+                    };
+                    let object = self.objects.entry(channel);
+                    if index < sends {
+                        object.clock.join(&thread.clock);
+                    } else {
+                        object.readers.join(&thread.clock);
+                    }
+                }
+                thread.advance();
+                follow = true;
+            }
+            GoCall::New
+            | GoCall::SemaphoreAcquire
+            | GoCall::Acquire
+            | GoCall::Allocate
+            | GoCall::MoveStack => follow = true,
+            GoCall::MapRead | GoCall::MapWrite => {
+                let write = called == GoCall::MapWrite;
+                if arguments[1] != 0 {
+                    let access = Access {
+                        moment: call.moment,
+                        order: call.order,
+                        pc: call.caller,
+                        address: arguments[1],
+                        size: 8,
+                        read: !write,
+                        write,
+                        meaning: Meaning::Plain,
+                    };
+                    self.checker.access(&access, thread, &self.heap);
+                }
+            }
+        }
+        if follow {
+            if self.code.follow(call.caller, Known::GoReturn) {
+                self.more_hooks.push(call.caller);
+            }
+            // Frames that a panic left behind do not pile up.
+            if thread.pending.len() >= 256 {
+                thread.pending.remove(0);
+            }
+            thread.pending.push(Pending {
+                back: call.caller,
+                call: called,
+                arguments,
+            });
+        }
+    }
+
+    /// Control is where such a function returns to.
+    fn go_returned(&mut self, registers: &Registers, thread: &mut Thread, call: &Call) {
+        let Some(index) = thread
+            .pending
+            .iter()
+            .rposition(|pending| pending.back == registers.rip)
+        else {
+            return;
+        };
+        let pending = thread.pending[index];
+        thread.pending.truncate(index);
+        let [first, _, _, sends, _] = pending.arguments;
+        let result = registers.gpr[reg::RAX];
+        match pending.call {
+            GoCall::New => {
+                let clock = thread.clock.clone();
+                thread.advance();
+                let routine = self.new_routine(clock);
+                self.renew_go_stack(result);
+                if let Some(old) = self.goroutines.take(result) {
+                    self.idle_slots.push((old.slot, old.clock.get(old.slot)));
+                }
+                self.goroutines.park(result, routine);
+            }
+            GoCall::Send => thread.acquire(&self.objects.entry(first).readers),
+            GoCall::Receive | GoCall::SemaphoreAcquire | GoCall::Acquire => {
+                thread.acquire(&self.objects.entry(first).clock);
+            }
+            GoCall::Select => {
+                if let Ok(channel) = memory::get::<u64>(first.wrapping_add(16 * result))
+                    && (result as i64) >= 0
+                {
+                    let object = self.objects.entry(channel);
+                    thread.acquire(if result < sends {
+                        &object.readers
+                    } else {
+                        &object.clock
+                    });
+                }
+            }
+            GoCall::Allocate if result != 0 => {
+                self.renew(result..result.saturating_add(first));
+                self.heap.allocate(Block {
+                    start: result,
+                    size: first,
+                    moment: call.moment,
+                    order: call.order,
+                    by_library: false,
+                });
+            }
+            GoCall::MoveStack => self.renew_go_stack(first),
+            _ => {}
+        }
+    }
+
     fn start_thread(&mut self, number: u32, parent: Option<u32>, moment: Moment) {
         let order = self.next_order();
         let mut clock = VectorClock::default();
@@ -401,6 +623,9 @@ impl<C: Checker> Engine<C> {
             task: Current::default(),
             suspended: Vec::new(),
             creating: None,
+            goroutine: None,
+            between: None,
+            pending: Vec::new(),
         }));
     }
 
@@ -417,6 +642,11 @@ impl<C: Checker> Engine<C> {
         match origin {
             Origin::Linker => return,
             Origin::CLibrary if self.is_library_memory(event.address, thread) => return,
+            Origin::GoRuntime => return,
+            Origin::GoSync if !event.locked && self.words.get(event.address & !3).is_none() => {
+                return;
+            }
+            Origin::GoSync if !event.locked => return self.synchronise(event, thread),
             Origin::Threading if thread.hands_out_tasks() => return,
             Origin::Threading => return self.synchronise(event, thread),
             _ => {}
@@ -694,8 +924,36 @@ impl<C: Checker> Engine<C> {
         thread.advance();
     }
 
+    /// A use of a mutex, barrier and so on reads it; making and ending it
+    /// writes it: a lock that is made while another thread takes it guards
+    /// nothing.
+    fn use_object(&mut self, call: &Call, thread: &Thread, (writes, size): (bool, u64)) {
+        let address = call.arguments[0];
+        if self
+            .checker
+            .is_known(address, size as u32, writes, thread.epoch)
+            || self.code.origin(call.caller) != Origin::Program
+        {
+            return;
+        }
+        let access = Access {
+            moment: call.moment,
+            order: call.order,
+            pc: call.function,
+            address,
+            size,
+            read: !writes,
+            write: writes,
+            meaning: Meaning::Plain,
+        };
+        self.checker.access(&access, thread, &self.heap);
+    }
+
     fn entered(&mut self, call: &mut Call, thread: &mut Thread) {
         let [first, second, third, _] = call.arguments;
+        if let Some(object) = call.known.object() {
+            self.use_object(call, thread, object);
+        }
         match call.known {
             Known::MutexInit => self.objects.forget(first..first + 1),
             Known::MutexDestroy => {
@@ -780,6 +1038,8 @@ impl<C: Checker> Engine<C> {
                 let waiting = self
                     .heap
                     .find(first)
+                    // A task without data points behind its block.
+                    .or_else(|| self.heap.find(first.wrapping_sub(1)))
                     .map(|block| block.start)
                     .and_then(|block| self.tasks.begin(block));
                 match waiting {
@@ -797,6 +1057,11 @@ impl<C: Checker> Engine<C> {
                 }
             }
             Known::TaskGroupStart => self.open_group(thread),
+            Known::Connect => self.channels.send(SOCKETS, thread),
+            Known::SignalHandler => {
+                let clock = self.objects.entry(SIGNALS).clock.clone();
+                thread.acquire(&clock);
+            }
             _ => {}
         }
     }
@@ -1016,6 +1281,39 @@ impl<C: Checker> Engine<C> {
             }
             libc::SYS_pipe | libc::SYS_pipe2 => self.paired(first),
             libc::SYS_socketpair => self.paired(fourth),
+            libc::SYS_socket => {
+                self.channels.by_descriptor.insert(result, SOCKETS);
+            }
+            libc::SYS_accept | libc::SYS_accept4 => {
+                self.channels.by_descriptor.insert(result, SOCKETS);
+                self.channels.receive(SOCKETS, thread);
+            }
+            libc::SYS_listen => self.channels.send(SOCKETS, thread),
+            libc::SYS_epoll_create | libc::SYS_epoll_create1 => {
+                let channel = self.new_channel();
+                self.channels.by_descriptor.insert(result, channel);
+            }
+            libc::SYS_epoll_ctl => {
+                if let Some(channel) = self.channels.by_descriptor.get(&first).copied() {
+                    self.channels.send(channel, thread);
+                }
+            }
+            libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 if result > 0 => {
+                if let Some(channel) = self.channels.by_descriptor.get(&first).copied() {
+                    self.channels.receive(channel, thread);
+                }
+            }
+            libc::SYS_rt_sigaction if second != 0 => {
+                let handler = memory::get::<u64>(second).unwrap_or(0);
+                // SIG_DFL and SIG_IGN are no addresses.
+                if handler > 1 && self.code.follow(handler, Known::SignalHandler) {
+                    self.more_hooks.push(handler);
+                }
+                Self::release(thread, self.objects.entry(SIGNALS));
+            }
+            libc::SYS_kill | libc::SYS_tkill | libc::SYS_tgkill | libc::SYS_rt_sigqueueinfo => {
+                Self::release(thread, self.objects.entry(SIGNALS));
+            }
             libc::SYS_eventfd | libc::SYS_eventfd2 => {
                 let channel = self.new_channel();
                 self.channels.by_descriptor.insert(result, channel);
@@ -1028,21 +1326,95 @@ impl<C: Checker> Engine<C> {
                 self.channels.by_descriptor.remove(&first);
             }
             libc::SYS_write | libc::SYS_writev | libc::SYS_sendto | libc::SYS_sendmsg => {
-                if let Some(channel) = self.channels.by_descriptor.get(&first) {
-                    let clock = self.channels.clocks.entry(*channel).or_default();
-                    clock.join(&thread.clock);
-                    thread.advance();
+                if let Some(channel) = self.channels.by_descriptor.get(&first).copied() {
+                    self.channels.send(channel, thread);
                 }
             }
             libc::SYS_read | libc::SYS_readv | libc::SYS_recvfrom | libc::SYS_recvmsg => {
-                if let Some(channel) = self.channels.by_descriptor.get(&first)
-                    && let Some(clock) = self.channels.clocks.get(channel)
-                {
-                    thread.acquire(clock);
+                if let Some(channel) = self.channels.by_descriptor.get(&first).copied() {
+                    self.channels.receive(channel, thread);
                 }
             }
             _ => {}
         }
+    }
+
+    /// A descriptor that is used by one thread while another closes it may be
+    /// somebody else's by then: using it reads it, closing it writes it.
+    fn use_descriptor(&mut self, event: &SyscallEvent, order: u64, thread: &Thread, pc: u64) {
+        let first = event.arguments[0];
+        let number = event.number as i64;
+        if event.result >= 0 {
+            let made = event.result as u64;
+            match number {
+                libc::SYS_open
+                | libc::SYS_openat
+                | libc::SYS_creat
+                | libc::SYS_socket
+                | libc::SYS_accept
+                | libc::SYS_accept4
+                | libc::SYS_eventfd
+                | libc::SYS_eventfd2
+                | libc::SYS_epoll_create
+                | libc::SYS_epoll_create1
+                | libc::SYS_timerfd_create
+                | libc::SYS_memfd_create => self.new_descriptor(made),
+                libc::SYS_dup | libc::SYS_dup3 | libc::SYS_dup2 if made != first => {
+                    self.new_descriptor(made);
+                }
+                libc::SYS_pipe | libc::SYS_pipe2 => {
+                    if let Ok([one, other]) = memory::get::<[u32; 2]>(first) {
+                        self.new_descriptor(one.into());
+                        self.new_descriptor(other.into());
+                    }
+                }
+                _ => {}
+            }
+        }
+        let (used, write) = match number {
+            libc::SYS_read
+            | libc::SYS_write
+            | libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_pread64
+            | libc::SYS_pwrite64
+            | libc::SYS_sendto
+            | libc::SYS_recvfrom
+            | libc::SYS_sendmsg
+            | libc::SYS_recvmsg
+            | libc::SYS_dup => (first, false),
+            libc::SYS_close => (first, true),
+            _ => return,
+        };
+        if event.result == -i64::from(libc::EBADF) && !write {
+            return;
+        }
+        // A run-time's own threads agree about theirs.
+        if used > 0xffff || thread.goroutine.is_some() {
+            return;
+        }
+        if self.code.origin(pc) == Origin::Threading || thread.inside > 0 {
+            return;
+        }
+        let access = Access {
+            moment: Moment {
+                count: event.moment.count.saturating_sub(1),
+                ..event.moment
+            },
+            order,
+            pc: pc.wrapping_sub(2),
+            address: descriptor(used),
+            size: 8,
+            read: !write,
+            write,
+            meaning: Meaning::Plain,
+        };
+        self.checker.access(&access, thread, &self.heap);
+    }
+
+    fn new_descriptor(&mut self, number: u64) {
+        let address = descriptor(number);
+        self.checker.clear(address..address + 8);
     }
 
     fn new_channel(&mut self) -> u64 {
@@ -1103,6 +1475,23 @@ impl<C: Checker> Engine<C> {
 /// What stands for the address of a lock that has none.
 fn nameless_lock(number: u8) -> u64 {
     u64::from(number)
+}
+
+/// And for signals: what is done before one is sent, or its handler
+/// installed, happens before the handler runs.
+const SIGNALS: u64 = 24;
+
+/// And for descriptors.
+fn descriptor(number: u64) -> u64 {
+    (1 << 20) + 8 * (number & 0xffff)
+}
+
+/// The descriptor that such an address stands for.
+pub fn descriptor_at(address: u64) -> Option<u64> {
+    let range = descriptor(0)..descriptor(0xffff) + 8;
+    range
+        .contains(&address)
+        .then(|| (address - range.start) / 8)
 }
 
 /// And for the number of a thread.
@@ -1185,9 +1574,10 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         self.put(thread);
     }
 
-    fn syscall(&mut self, event: &SyscallEvent, _registers: &Registers) {
-        self.next_order();
+    fn syscall(&mut self, event: &SyscallEvent, registers: &Registers) {
+        let order = self.next_order();
         let mut thread = self.take(event.moment.thread);
+        self.use_descriptor(event, order, &thread, registers.rip);
         self.system_call(event, &mut thread);
         self.put(thread);
     }
@@ -1211,7 +1601,11 @@ impl<C: Checker + 'static> Observer for Engine<C> {
             }
             ThreadEvent::FutexWake { waker, woken, .. } => {
                 let mut from = self.take(waker);
-                if from.inside == 0 && !from.hands_out_tasks() && waker != woken {
+                if from.inside == 0
+                    && !from.hands_out_tasks()
+                    && from.goroutine.is_none()
+                    && waker != woken
+                {
                     let mut to = self.take(woken);
                     to.acquire(&from.clock);
                     self.put(to);
@@ -1279,6 +1673,14 @@ impl<C: Checker + 'static> Observer for Engine<C> {
             Known::ClientRequest => {
                 call.arguments[0] = gpr[reg::RAX];
                 self.annotated(known, &[0; 4], &mut thread, &call);
+                false
+            }
+            Known::Go(called) => {
+                self.go_call(called, registers, &mut thread, &call);
+                false
+            }
+            Known::GoReturn => {
+                self.go_returned(registers, &mut thread, &call);
                 false
             }
             // What one known function does inside another is its own

@@ -207,6 +207,10 @@ fn place(found: &Found, scenes: &Scenes<'_>, pair: &Pair) -> Place {
         place.allocated_at = scenes.stack((moment, order));
         return place;
     }
+    if let Some(number) = crate::engine::descriptor_at(pair.address) {
+        place.description = format!("file descriptor {number}");
+        return place;
+    }
     let owner = found.stack_owner(pair.address);
     place.description = match (variable, owner) {
         (Some(variable), owner) => match (&variable.function, owner) {

@@ -6,6 +6,8 @@
 //! no entries: in the C libraries met here they call the pthread functions by
 //! the addresses followed anyway.
 
+use crate::golang::GoCall;
+
 /// What a function does that matters here. Numbers are argument positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
@@ -61,6 +63,16 @@ pub enum Known {
     NamelessUnlock(u8),
     /// Returns other than 0 when the lock was taken.
     TestLock,
+    /// A function of the Go run-time, and the return from one.
+    Go(GoCall),
+    GoReturn,
+    Connect,
+    /// A signal handler, by the address its installation named.
+    SignalHandler,
+    ConditionDestroy,
+    RwInit,
+    RwDestroy,
+    BarrierDestroy,
     /// Asks for the number of the thread in its team.
     ThreadNumber,
     OrderedStart,
@@ -82,7 +94,10 @@ impl Known {
     /// The user's own code runs inside, and is watched there.
     pub fn calls_back(self) -> bool {
         use Known::*;
-        matches!(self, Once | AllocatesForCaller | TeamBarrier | TaskBody) || self.hands_out_tasks()
+        matches!(
+            self,
+            Once | AllocatesForCaller | TeamBarrier | TaskBody | SignalHandler | Connect
+        ) || self.hands_out_tasks()
     }
 
     /// The run-time's own accesses inside say nothing about the order of the
@@ -100,6 +115,21 @@ impl Known {
                 | TaskGroupEnd
                 | TaskYield
         )
+    }
+
+    /// The object at the first argument that the function uses (false) or
+    /// makes and ends (true), with its size in glibc.
+    pub fn object(self) -> Option<(bool, u64)> {
+        use Known::*;
+        Some(match self {
+            MutexLock | MutexUnlock | ReadLock | WriteLock | RwUnlock | BarrierWait
+            | CondSignal | CondWait => (false, 1),
+            MutexInit | MutexDestroy => (true, 40),
+            RwInit | RwDestroy => (true, 56),
+            BarrierInit | BarrierDestroy => (true, 32),
+            ConditionDestroy => (true, 48),
+            _ => return None,
+        })
     }
 
     pub fn is_allocator(self) -> bool {
@@ -139,6 +169,10 @@ pub const FUNCTIONS: &[(&str, Known)] = &[
     ("pthread_cond_broadcast", Known::CondSignal),
     ("pthread_barrier_init", Known::BarrierInit),
     ("pthread_barrier_wait", Known::BarrierWait),
+    ("pthread_barrier_destroy", Known::BarrierDestroy),
+    ("pthread_rwlock_init", Known::RwInit),
+    ("pthread_rwlock_destroy", Known::RwDestroy),
+    ("pthread_cond_destroy", Known::ConditionDestroy),
     ("pthread_once", Known::Once),
     ("__cxa_guard_acquire", Known::GuardAcquire),
     ("__cxa_guard_release", Known::GuardRelease),
@@ -147,6 +181,18 @@ pub const FUNCTIONS: &[(&str, Known)] = &[
     ("sem_trywait", Known::SemaphoreWait),
     ("sem_timedwait", Known::SemaphoreWait),
     ("sem_clockwait", Known::SemaphoreWait),
+    ("connect", Known::Connect),
+    ("__connect", Known::Connect),
+    // They stop all threads by a signal to change identity everywhere.
+    ("setuid", Known::Quiet),
+    ("setgid", Known::Quiet),
+    ("setreuid", Known::Quiet),
+    ("setregid", Known::Quiet),
+    ("setresuid", Known::Quiet),
+    ("setresgid", Known::Quiet),
+    ("seteuid", Known::Quiet),
+    ("setegid", Known::Quiet),
+    ("setgroups", Known::Quiet),
     ("sem_init", Known::Quiet),
     ("sem_destroy", Known::Quiet),
     ("sem_getvalue", Known::Quiet),

@@ -18,6 +18,7 @@ mod engine;
 mod find;
 mod findings;
 mod fork;
+mod golang;
 mod heap;
 mod history;
 mod known;

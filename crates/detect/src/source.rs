@@ -80,6 +80,16 @@ fn operation(name: &str) -> Option<Operation> {
             None
         };
     }
+    // Go's sync/atomic: `atomic.LoadInt32`.
+    if let Some(rest) = name.strip_prefix("atomic.") {
+        return if rest.starts_with("Load") {
+            Some(Operation::Load)
+        } else if rest.starts_with("Store") {
+            Some(Operation::Store)
+        } else {
+            Some(Operation::Change)
+        };
+    }
     match name {
         "__sync_lock_release" => Some(Operation::Store),
         "__sync_synchronize" => None,
@@ -129,9 +139,14 @@ fn calls(line: &str) -> impl Iterator<Item = (&str, &str)> {
     line.match_indices('(').map(|(at, _)| {
         let before = line[..at].trim_end();
         let start = before
-            .rfind(|letter: char| !letter.is_alphanumeric() && letter != '_')
+            .rfind(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '.')
             .map_or(0, |found| found + 1);
-        (&before[start..], &line[at + 1..])
+        let name = &before[start..];
+        let name = match name.starts_with("atomic.") {
+            true => name,
+            false => name.rsplit('.').next().unwrap_or(name),
+        };
+        (name, &line[at + 1..])
     })
 }
 

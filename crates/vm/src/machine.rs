@@ -1424,15 +1424,10 @@ impl Vm {
             return;
         }
         let mut follow = false;
-        let mut more = Vec::new();
         for observer in &mut self.observers {
             follow |= observer.hook(moment, &regs) == AfterHook::TellReturn;
-            more.extend(observer.more_hooks());
         }
-        for pc in more {
-            self.entries.insert(pc);
-            self.add_hook(pc);
-        }
+        self.take_more_hooks();
         if follow && let Ok(back) = memory::get::<u64>(stack) {
             self.returns.push(PendingReturn {
                 thread,
@@ -1466,6 +1461,18 @@ impl Vm {
         moment.count = moment.count.saturating_sub(1);
         for observer in &mut self.observers {
             observer.kernel_access(moment, address, size, write);
+        }
+    }
+
+    /// Hooks that observers have found a need for while running.
+    pub(crate) fn take_more_hooks(&mut self) {
+        let mut more = Vec::new();
+        for observer in &mut self.observers {
+            more.extend(observer.more_hooks());
+        }
+        for pc in more {
+            self.entries.insert(pc);
+            self.add_hook(pc);
         }
     }
 

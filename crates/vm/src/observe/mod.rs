@@ -96,7 +96,7 @@ pub trait Observer {
     fn hook(&mut self, _moment: Moment, _registers: &Registers) -> AfterHook {
         AfterHook::Nothing
     }
-    /// Further addresses to hook, asked for after each hook.
+    /// Further addresses to hook, asked for after each hook and system call.
     fn more_hooks(&mut self) -> Vec<u64> {
         Vec::new()
     }
