@@ -101,6 +101,12 @@ impl Checker for Finder {
         }
     }
 
+    fn synchronised(&mut self, address: u64, size: u32) {
+        for piece in pieces(address, u64::from(size)) {
+            self.words.entry(piece.granule).or_default();
+        }
+    }
+
     fn clear(&mut self, range: Range<u64>) {
         self.shadow
             .clear(range.start, range.end.saturating_sub(range.start));

@@ -315,7 +315,8 @@ impl Checker for Historian {
                 let both_atomic = matches!(past.meaning, Meaning::Atomic { .. })
                     && matches!(present.meaning, Meaning::Atomic { .. });
                 if shared != 0
-                    && past.side.moment.thread != thread.number
+                    && !(past.side.moment.thread == thread.number
+                        && thread.is_local(piece.granule * 8))
                     && (past.write || present.write)
                     && !both_atomic
                     && !thread.clock.covers(past.epoch)
@@ -324,7 +325,8 @@ impl Checker for Historian {
                 }
             }
             let same = list.iter().position(|past| {
-                past.side.moment.thread == thread.number
+                past.epoch.slot() == thread.epoch.slot()
+                    && past.side.moment.thread == thread.number
                     && past.side.pc == access.pc
                     && past.mask == mask
                     && past.read == access.read

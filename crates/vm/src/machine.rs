@@ -1585,6 +1585,7 @@ impl Vm {
         for observer in &mut self.observers {
             follow |= observer.hook(moment, &regs) == AfterHook::TellReturn;
         }
+        self.take_more_hooks();
         if follow && let Ok(back) = memory::get::<u64>(stack) {
             self.returns.push(PendingReturn {
                 thread,
@@ -1618,6 +1619,18 @@ impl Vm {
         moment.count = moment.count.saturating_sub(1);
         for observer in &mut self.observers {
             observer.kernel_access(moment, address, size, write);
+        }
+    }
+
+    /// Hooks that observers have found a need for while running.
+    pub(crate) fn take_more_hooks(&mut self) {
+        let mut more = Vec::new();
+        for observer in &mut self.observers {
+            more.extend(observer.more_hooks());
+        }
+        for pc in more {
+            self.entries.insert(pc);
+            self.add_hook(pc);
         }
     }
 

@@ -249,6 +249,7 @@ impl Vm {
                 result,
             };
             self.tell_observers(|observer, regs| observer.syscall(&event, regs));
+            self.take_more_hooks();
             for (address, length) in std::mem::take(&mut self.kernel_writes) {
                 self.tell_kernel_access(address, length as u64, true);
             }

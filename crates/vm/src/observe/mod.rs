@@ -107,6 +107,10 @@ pub trait Observer {
     fn hook(&mut self, _moment: Moment, _registers: &Registers) -> AfterHook {
         AfterHook::Nothing
     }
+    /// Further addresses to hook, asked for after each hook and system call.
+    fn more_hooks(&mut self) -> Vec<u64> {
+        Vec::new()
+    }
     /// The function hooked at `function` has returned.
     fn returned(&mut self, _moment: Moment, _function: u64, _registers: &Registers) {}
     /// For taking the observer back with its findings.
