@@ -18,8 +18,10 @@
 
 mod compare;
 mod play;
+mod script;
 
 pub use compare::{Difference, Location};
+pub use script::{Order, Script, script, show};
 
 use play::RacePoint;
 use race::{Instance, Moment, States};
