@@ -1,5 +1,6 @@
 //! Live-outs of the two orders, compared (paper 000, section 4.2).
 
+use crate::after::Fate;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use vm::Vm;
@@ -18,6 +19,24 @@ pub struct Difference {
     /// Contents with the accesses in recorded order, and swapped.
     pub recorded: Vec<u8>,
     pub swapped: Vec<u8>,
+    /// What became of it afterwards.
+    #[serde(default)]
+    pub fate: Fate,
+    /// The variable there, where debug info knows one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+impl Difference {
+    fn new(location: Location, recorded: Vec<u8>, swapped: Vec<u8>) -> Self {
+        Difference {
+            location,
+            recorded,
+            swapped,
+            fate: Fate::Unknown,
+            name: None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,23 +98,23 @@ pub fn differences(recorded: &Left, swapped: &Left) -> Vec<Difference> {
             (Some(one), Some(other)) => {
                 for (index, (one, other)) in one.iter().zip(other).enumerate() {
                     if one != other {
-                        differences.push(Difference {
-                            location: Location::Register {
+                        differences.push(Difference::new(
+                            Location::Register {
                                 thread: *thread,
                                 name: reg::NAMES.get(index).unwrap_or(&"rip").to_string(),
                             },
-                            recorded: one.to_le_bytes().to_vec(),
-                            swapped: other.to_le_bytes().to_vec(),
-                        });
+                            one.to_le_bytes().to_vec(),
+                            other.to_le_bytes().to_vec(),
+                        ));
                     }
                 }
             }
             (None, None) => {}
-            _ => differences.push(Difference {
-                location: Location::Thread(*thread),
-                recorded: vec![u8::from(one.is_some())],
-                swapped: vec![u8::from(other.is_some())],
-            }),
+            _ => differences.push(Difference::new(
+                Location::Thread(*thread),
+                vec![u8::from(one.is_some())],
+                vec![u8::from(other.is_some())],
+            )),
         }
     }
     let addresses: BTreeSet<u64> = recorded
@@ -120,16 +139,17 @@ pub fn differences(recorded: &Left, swapped: &Left) -> Vec<Difference> {
                 location: Location::Memory(start),
                 recorded,
                 swapped,
+                ..
             }) if *start + recorded.len() as u64 == address && recorded.len() < 8 => {
                 recorded.push(one);
                 swapped.push(other);
             }
             _ if full => break,
-            _ => differences.push(Difference {
-                location: Location::Memory(address),
-                recorded: vec![one],
-                swapped: vec![other],
-            }),
+            _ => differences.push(Difference::new(
+                Location::Memory(address),
+                vec![one],
+                vec![other],
+            )),
         }
     }
     differences

@@ -16,17 +16,19 @@
 //! and left the same registers and memory (bytes below the stack pointers
 //! excepted).
 
+mod after;
 mod compare;
 mod play;
 mod script;
 
+pub use after::Fate;
 pub use compare::{Difference, Location};
 pub use script::{Order, Script, script, show};
 
 use play::RacePoint;
 use race::{Instance, Moment, States};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use vm::record::{RecordError, Recording, Step, StepReader};
 use vm::snapshot::{CopyError, Limits};
 use vm::{Stop, Vm};
@@ -61,6 +63,13 @@ impl Outcome {
     }
 }
 
+/// State-changing instances at one address that are followed further: what
+/// becomes of them is the same again and again.
+const FOLLOWED: usize = 3;
+
+/// Differences of an instance that are named.
+const NAMED: usize = 16;
+
 /// How far the orders are followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
@@ -69,6 +78,8 @@ pub struct Budget {
     /// Instructions of each thread after the accesses, if no sequencer comes
     /// before.
     pub remainder: u64,
+    /// Instructions for which a changed state is followed; 0 for none.
+    pub run_on: u64,
 }
 
 impl Default for Budget {
@@ -76,6 +87,7 @@ impl Default for Budget {
         Budget {
             approach: 200_000_000,
             remainder: 100_000,
+            run_on: 300_000,
         }
     }
 }
@@ -106,9 +118,18 @@ pub fn both_orders(
         let mut vm = Vm::replay(&recording)?;
         vm.mute();
         let mut outcomes = Vec::new();
+        let mut followed: HashMap<u64, usize> = HashMap::new();
         for instance in todo {
-            outcomes.push(at_instance(&mut vm, instance, budget)?);
+            let mut budget = budget;
+            let seen = followed.entry(instance.address).or_default();
+            if *seen >= FOLLOWED {
+                budget.run_on = 0;
+            }
+            let outcome = at_instance(&mut vm, instance, budget)?;
+            *seen += usize::from(matches!(outcome, Outcome::StateChange(_)));
+            outcomes.push(outcome);
         }
+        name_places(&vm, &mut outcomes);
         Ok(outcomes)
     })?
     .join()?
@@ -132,7 +153,15 @@ fn at_instance(vm: &mut Vm, instance: Instance, budget: Budget) -> Result<Outcom
     };
     let copy = vm.copy(limits, |vm| {
         Ok(match RacePoint::reach(vm, instance)? {
-            Ok(point) => point.both_orders(vm, budget.remainder)?,
+            Ok(point) => {
+                let mut outcome = point.both_orders(vm, budget.remainder)?;
+                if let Outcome::StateChange(differences) = &mut outcome
+                    && budget.run_on > 0
+                {
+                    point.follow(vm, instance, budget, differences)?;
+                }
+                outcome
+            }
             Err(why) => Outcome::ReplayFailure(why),
         })
     });
@@ -141,6 +170,37 @@ fn at_instance(vm: &mut Vm, instance: Instance, budget: Budget) -> Result<Outcom
         Ok(Err(error)) => failed(&error),
         Err(error) => failed(&error.to_string()),
     }
+}
+
+/// Gives differing memory the names of the variables there.
+fn name_places(vm: &Vm, outcomes: &mut [Outcome]) {
+    let mut modules = None;
+    let mut known: HashMap<u64, Option<String>> = HashMap::new();
+    for outcome in outcomes {
+        let Outcome::StateChange(differences) = outcome else {
+            continue;
+        };
+        for difference in differences.iter_mut().take(NAMED) {
+            let Location::Memory(address) = difference.location else {
+                continue;
+            };
+            let modules = modules.get_or_insert_with(|| loaded(vm));
+            let name = known
+                .entry(address)
+                .or_insert_with(|| modules.variable_at(address).map(|variable| variable.path));
+            difference.name = name.clone();
+        }
+    }
+}
+
+fn loaded(vm: &Vm) -> symbols::ModuleMap {
+    let mut map = symbols::ModuleMap::new();
+    for (range, mapping) in vm.space.mappings() {
+        if let vm::space::Backing::File { path, offset } = &mapping.backing {
+            map.insert(range, path, *offset);
+        }
+    }
+    map
 }
 
 /// Indices of the instances in the order in which their first accesses come in

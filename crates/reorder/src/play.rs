@@ -1,7 +1,8 @@
 //! The race point, and what each order does from there.
 
-use crate::Outcome;
-use crate::compare::{self, Left};
+use crate::after;
+use crate::compare::{self, Difference, Left};
+use crate::{Budget, Outcome};
 use race::Instance;
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -28,13 +29,13 @@ impl RacePoint {
                 return Ok(Ok(RacePoint { first, second }));
             }
             Stop::Stuck { input: true } => {
-                "blocked: the second access waits for input that the recorded run read later"
+                "input-exhausted: the second access waits for input that was not recorded"
             }
             Stop::Stuck { input: false } => {
                 "blocked: the second access cannot be made before the first"
             }
             Stop::Ended(_) | Stop::RecordingEnds => {
-                "the program ends before the second access when the first is held back"
+                "blocked: the program ends before the second access when the first is held back"
             }
             Stop::Limit => "limit: the second access was not reached in time",
         };
@@ -64,15 +65,43 @@ impl RacePoint {
         })
     }
 
+    /// Plays both orders again and runs on, to see what becomes of the
+    /// differences.
+    pub fn follow(
+        &self,
+        vm: &mut Vm,
+        instance: Instance,
+        budget: Budget,
+        differences: &mut [Difference],
+    ) -> Result<(), Error> {
+        let mut seen = Vec::new();
+        for (order, swapped) in [
+            ([self.first, self.second], false),
+            ([self.second, self.first], true),
+        ] {
+            let limits = Limits {
+                instructions: 4 * budget.remainder + budget.run_on,
+                ..Limits::default()
+            };
+            let list = &*differences;
+            let copy = vm.copy(limits, |vm| {
+                self.advance(vm, order, budget.remainder)?;
+                after::look_on(vm, instance, list, swapped)
+            });
+            // What cannot be followed is not known; the answer stands.
+            match copy.and_then(|running| running.join()) {
+                Ok(Ok(one)) => seen.push(one),
+                Ok(Err(_)) | Err(_) => return Ok(()),
+            }
+        }
+        after::judge(differences, instance, [&seen[0], &seen[1]]);
+        Ok(())
+    }
+
     /// The two accesses in this order, then each thread to its next sequencer.
     fn play(&self, vm: &mut Vm, order: [u32; 2], remainder: u64) -> Result<Left, Error> {
         vm.observe(Box::new(Written::default()));
-        for thread in order {
-            vm.run_thread(thread, 1, false)?;
-        }
-        for thread in [self.first, self.second] {
-            vm.run_thread(thread, remainder, true)?;
-        }
+        self.advance(vm, order, remainder)?;
         let written = vm
             .take_observers()
             .into_iter()
@@ -80,6 +109,18 @@ impl RacePoint {
             .flat_map(|written| written.bytes)
             .collect();
         Ok(Left::behind(vm, [self.first, self.second], written))
+    }
+}
+
+impl RacePoint {
+    fn advance(&self, vm: &mut Vm, order: [u32; 2], remainder: u64) -> Result<(), Error> {
+        for thread in order {
+            vm.run_thread(thread, 1, false)?;
+        }
+        for thread in [self.first, self.second] {
+            vm.run_thread(thread, remainder, true)?;
+        }
+        Ok(())
     }
 }
 

@@ -961,7 +961,19 @@ impl Vm {
             }
         }
         // The frozen thread's slice is over.
-        self.slice = None;
+        self.break_off_slice();
+    }
+
+    /// The slice under way ends here, as far as it got.
+    fn break_off_slice(&mut self) {
+        if let Some(slice) = self.slice.take().filter(|slice| slice.done > 0)
+            && let Some(copy) = &mut self.copy
+        {
+            copy.slices.push(Choice {
+                thread: slice.thread,
+                instructions: slice.done,
+            });
+        }
     }
 
     /// In a copy: schedules by `policy` from here on.
@@ -969,7 +981,7 @@ impl Vm {
         if self.copy.is_some() {
             self.instrumentation.sequencers = policy.at_sequencers();
             self.flush_cache();
-            self.slice = None;
+            self.break_off_slice();
             self.pace = Pace::Policy {
                 policy,
                 steps: None,
@@ -994,7 +1006,7 @@ impl Vm {
             self.flush_cache();
         }
         self.before_syscalls = to_sequencer;
-        self.slice = None;
+        self.break_off_slice();
         let slice = self.begin_slice(Choice {
             thread,
             instructions,

@@ -107,15 +107,18 @@ impl Place {
     }
 }
 
-/// Every register in gdb's order with its name, type and place, by feature.
-fn features(avx512: bool) -> Vec<(&'static str, Vec<(String, &'static str, Place)>)> {
+/// A register: its name, gdb's type for it, its place.
+type Register = (String, &'static str, Place);
+
+/// Every register in gdb's order, by feature.
+fn features(avx512: bool) -> Vec<(&'static str, Vec<Register>)> {
     let word = |index, bytes| Place::Word { index, bytes };
     let area = |part: Part, index: usize, stride: usize, inner: usize, bytes: usize| Place::Area {
         part,
         offset: part.offset + index * stride + inner,
         bytes,
     };
-    let mut core: Vec<(String, &'static str, Place)> = GENERAL
+    let mut core: Vec<Register> = GENERAL
         .iter()
         .map(|index| {
             let kind = match *index {
@@ -150,7 +153,7 @@ fn features(avx512: bool) -> Vec<(&'static str, Vec<(String, &'static str, Place
     ] {
         core.push((name.into(), "float-group", place));
     }
-    let mut sse: Vec<(String, &'static str, Place)> = (0..16)
+    let mut sse: Vec<Register> = (0..16)
         .map(|index| (format!("xmm{index}"), "vec128", area(SSE, index, 16, 0, 16)))
         .collect();
     sse.push((
