@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use vm::context::reg;
 use vm::observe::{AccessEvent, Interest, Observer};
-use vm::{Error, Stop, Vm};
+use vm::{Error, Vm};
 
 /// Instructions of a thread in which a register must be overwritten.
 const REGISTER_STEPS: usize = 64;
@@ -46,7 +46,7 @@ pub enum Fate {
     Unknown,
     /// Something reads it.
     Read,
-    /// Overwritten before any read in both orders, or never read again.
+    /// Overwritten before any read in both orders.
     Overwritten,
     /// A pointer to an object that is the same in both orders.
     SameObject,
@@ -70,16 +70,55 @@ pub struct Seen {
     objects: Vec<Option<Vec<u8>>>,
     /// The racy place is a counter, as far as was seen.
     counter: bool,
-    /// The program ended: what was not touched never is.
-    ended: bool,
 }
 
-/// Runs on in this copy, which has just compared its live-outs.
-pub fn look_on(
+/// Watches the differing places in a copy, from the race point on.
+pub struct Watch {
+    touches: Rc<RefCell<Touches>>,
+}
+
+impl Watch {
+    pub fn begin(vm: &mut Vm, instance: Instance, differences: &[Difference]) -> Watch {
+        let mut bytes = BTreeMap::new();
+        for difference in differences {
+            if let Location::Memory(start) = difference.location {
+                for offset in 0..difference.recorded.len() {
+                    // Only what differs: its neighbours may well be read.
+                    if difference.recorded[offset] != difference.swapped[offset] {
+                        bytes.insert(start + offset as u64, None);
+                    }
+                }
+            }
+        }
+        let touches = Rc::new(RefCell::new(Touches {
+            bytes,
+            afterwards: false,
+            sites: BTreeSet::new(),
+            racy: instance.address..instance.address + u64::from(instance.size.max(1)),
+        }));
+        vm.observe(Box::new(Toucher(touches.clone())));
+        Watch { touches }
+    }
+
+    /// Runs on from where the live-outs were compared.
+    pub fn look_on(
+        self,
+        vm: &mut Vm,
+        instance: Instance,
+        differences: &[Difference],
+        swapped: bool,
+    ) -> Result<Seen, Error> {
+        self.touches.borrow_mut().afterwards = true;
+        look_on(vm, instance, differences, swapped, &self.touches)
+    }
+}
+
+fn look_on(
     vm: &mut Vm,
     instance: Instance,
     differences: &[Difference],
     swapped: bool,
+    touches: &Rc<RefCell<Touches>>,
 ) -> Result<Seen, Error> {
     let objects = differences
         .iter()
@@ -92,20 +131,6 @@ pub fn look_on(
         .filter_map(|regs| vm.space.find(regs.gpr[reg::RSP]))
         .map(|(range, _)| range)
         .collect();
-    let mut bytes = BTreeMap::new();
-    for difference in differences {
-        if let Location::Memory(start) = difference.location {
-            for offset in 0..difference.recorded.len() as u64 {
-                bytes.insert(start + offset, None);
-            }
-        }
-    }
-    let touches = Rc::new(RefCell::new(Touches {
-        bytes,
-        sites: BTreeSet::new(),
-        racy: instance.address..instance.address + u64::from(instance.size.max(1)),
-    }));
-    vm.observe(Box::new(Toucher(touches.clone())));
     let mut registers: HashMap<(u32, String), Option<bool>> = HashMap::new();
     for thread in [instance.first.thread, instance.second.thread] {
         let names: Vec<String> = differences
@@ -121,8 +146,7 @@ pub fn look_on(
             }
         }
     }
-    let stop = vm.run(None)?;
-    let ended = matches!(stop, Stop::Ended(_));
+    vm.run(None)?;
     vm.take_observers();
     let touches = touches.borrow();
     let touched = differences
@@ -131,15 +155,13 @@ pub fn look_on(
             Location::Memory(start) if stacks.iter().any(|stack| stack.contains(start)) => None,
             Location::Memory(start) => {
                 let length = difference.recorded.len() as u64;
-                let first: Vec<Option<bool>> = (*start..*start + length)
-                    .map(|byte| touches.bytes.get(&byte).copied().flatten())
-                    .collect();
-                if first.contains(&Some(true)) {
+                let mut first = touches
+                    .bytes
+                    .range(*start..*start + length)
+                    .map(|(_, one)| *one);
+                if first.clone().any(|one| one == Some(true)) {
                     Some(true)
-                } else if first
-                    .iter()
-                    .all(|one| *one == Some(false) || (ended && one.is_none()))
-                {
+                } else if first.all(|one| one == Some(false)) {
                     Some(false)
                 } else {
                     None
@@ -155,7 +177,6 @@ pub fn look_on(
         touched,
         objects,
         counter: is_counter(vm, &touches.sites),
-        ended,
     })
 }
 
@@ -223,6 +244,8 @@ fn object(vm: &Vm, pointer: u64) -> Option<Vec<u8>> {
 /// First accesses to the differing bytes: true for a read.
 struct Touches {
     bytes: BTreeMap<u64, Option<bool>>,
+    /// The live-outs are compared; what happens now counts.
+    afterwards: bool,
     /// Instructions that touch the racy place.
     sites: BTreeSet<u64>,
     racy: std::ops::Range<u64>,
@@ -232,6 +255,9 @@ struct Toucher(Rc<RefCell<Touches>>);
 
 impl Touches {
     fn touch(&mut self, start: u64, size: u64, read: bool) {
+        if !self.afterwards {
+            return;
+        }
         let end = start.saturating_add(size);
         for (_, first) in self.bytes.range_mut(start..end) {
             if first.is_none() {

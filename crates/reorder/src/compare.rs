@@ -3,6 +3,7 @@
 use crate::after::Fate;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use vm::Vm;
 use vm::context::reg;
 
@@ -22,7 +23,10 @@ pub struct Difference {
     /// What became of it afterwards.
     #[serde(default)]
     pub fate: Fate,
-    /// The variable there, where debug info knows one.
+    /// Offset of the first byte that differs.
+    #[serde(default)]
+    pub first: u8,
+    /// What is there, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -34,6 +38,7 @@ impl Difference {
             recorded,
             swapped,
             fate: Fate::Unknown,
+            first: 0,
             name: None,
         }
     }
@@ -41,7 +46,7 @@ impl Difference {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Location {
-    /// A run of differing bytes.
+    /// A value in memory.
     Memory(u64),
     Register {
         thread: u32,
@@ -91,7 +96,10 @@ impl Left {
 /// Where the two orders differ. A byte written in one order only is compared
 /// with what the other order has there, which is what the race point had; it is
 /// read from this process, which is the race point.
-pub fn differences(recorded: &Left, swapped: &Left) -> Vec<Difference> {
+///
+/// Differing bytes are shown as parts of whole values: the racy place as it is,
+/// all else as aligned words.
+pub fn differences(recorded: &Left, swapped: &Left, racy: Range<u64>) -> Vec<Difference> {
     let mut differences = Vec::new();
     for ((thread, one), (_, other)) in recorded.registers.iter().zip(&swapped.registers) {
         match (one, other) {
@@ -123,34 +131,37 @@ pub fn differences(recorded: &Left, swapped: &Left) -> Vec<Difference> {
         .chain(swapped.memory.keys())
         .copied()
         .collect();
+    let held = |left: &Left, address: u64| match left.memory.get(&address) {
+        Some(byte) => *byte,
+        None => vm::memory::get::<u8>(address).ok(),
+    };
+    let mut shown = 0;
     for address in addresses {
-        let held = |left: &Left| match left.memory.get(&address) {
-            Some(byte) => *byte,
-            None => vm::memory::get::<u8>(address).ok(),
-        };
-        let (one, other) = (held(recorded), held(swapped));
-        if one == other {
+        if address < shown || held(recorded, address) == held(swapped, address) {
             continue;
         }
-        let (one, other) = (one.unwrap_or(0), other.unwrap_or(0));
-        let full = differences.len() >= MOST_DIFFERENCES;
-        match differences.last_mut() {
-            Some(Difference {
-                location: Location::Memory(start),
-                recorded,
-                swapped,
-                ..
-            }) if *start + recorded.len() as u64 == address && recorded.len() < 8 => {
-                recorded.push(one);
-                swapped.push(other);
-            }
-            _ if full => break,
-            _ => differences.push(Difference::new(
-                Location::Memory(address),
-                vec![one],
-                vec![other],
-            )),
+        if differences.len() >= MOST_DIFFERENCES {
+            break;
         }
+        let whole = if racy.contains(&address) && racy.end - racy.start <= 8 {
+            racy.clone()
+        } else {
+            address & !7..(address & !7) + 8
+        };
+        shown = whole.end;
+        let bytes = |left: &Left| -> Vec<u8> {
+            whole
+                .clone()
+                .map(|address| held(left, address).unwrap_or(0))
+                .collect()
+        };
+        let mut difference = Difference::new(
+            Location::Memory(whole.start),
+            bytes(recorded),
+            bytes(swapped),
+        );
+        difference.first = (address - whole.start) as u8;
+        differences.push(difference);
     }
     differences
 }

@@ -111,6 +111,17 @@ pub fn both_orders(
     instances: &[Instance],
     budget: Budget,
 ) -> Result<Vec<Outcome>, Error> {
+    let timed = both_orders_timed(recording, instances, budget)?;
+    Ok(timed.into_iter().map(|(outcome, _)| outcome).collect())
+}
+
+/// The same, with the microseconds that each instance took from its first
+/// access on.
+pub fn both_orders_timed(
+    recording: &Recording,
+    instances: &[Instance],
+    budget: Budget,
+) -> Result<Vec<(Outcome, u64)>, Error> {
     let order = in_recorded_order(recording, instances)?;
     let recording = recording.clone();
     let todo: Vec<Instance> = order.iter().map(|index| instances[*index]).collect();
@@ -118,6 +129,7 @@ pub fn both_orders(
         let mut vm = Vm::replay(&recording)?;
         vm.mute();
         let mut outcomes = Vec::new();
+        let mut times = Vec::new();
         let mut followed: HashMap<u64, usize> = HashMap::new();
         for instance in todo {
             let mut budget = budget;
@@ -125,32 +137,51 @@ pub fn both_orders(
             if *seen >= FOLLOWED {
                 budget.run_on = 0;
             }
-            let outcome = at_instance(&mut vm, instance, budget)?;
+            let (outcome, took) = at_instance(&mut vm, instance, budget)?;
             *seen += usize::from(matches!(outcome, Outcome::StateChange(_)));
             outcomes.push(outcome);
+            times.push(took);
         }
         name_places(&vm, &mut outcomes);
-        Ok(outcomes)
+        Ok(outcomes.into_iter().zip(times).collect::<Vec<_>>())
     })?
     .join()?
     .map_err(Error::Replay)?;
-    let mut outcomes = vec![Outcome::ReplayFailure(String::new()); instances.len()];
+    let mut outcomes = vec![(Outcome::ReplayFailure(String::new()), 0); instances.len()];
     for (index, outcome) in order.into_iter().zip(answers) {
         outcomes[index] = outcome;
     }
     Ok(outcomes)
 }
 
-fn at_instance(vm: &mut Vm, instance: Instance, budget: Budget) -> Result<Outcome, vm::Error> {
-    let failed = |why: &str| Ok(Outcome::ReplayFailure(why.to_string()));
+fn at_instance(
+    vm: &mut Vm,
+    instance: Instance,
+    budget: Budget,
+) -> Result<(Outcome, u64), vm::Error> {
     match vm.run(Some(instance.first))? {
         Stop::Reached(moment) if vm.executed(moment.thread) == instance.first.count => {}
-        _ => return failed("the first access is not reached in the recording"),
+        _ => {
+            let why = "the first access is not reached in the recording";
+            return Ok((Outcome::ReplayFailure(why.into()), 0));
+        }
     }
+    let start = std::time::Instant::now();
+    let outcome = from_first_access(vm, instance, budget)?;
+    Ok((outcome, start.elapsed().as_micros() as u64))
+}
+
+fn from_first_access(
+    vm: &mut Vm,
+    instance: Instance,
+    budget: Budget,
+) -> Result<Outcome, vm::Error> {
+    let failed = |why: &str| Ok(Outcome::ReplayFailure(why.to_string()));
     let limits = Limits {
         instructions: budget.approach,
         ..Limits::default()
     };
+    let stacks = stacks(vm);
     let copy = vm.copy(limits, |vm| {
         Ok(match RacePoint::reach(vm, instance)? {
             Ok(point) => {
@@ -166,9 +197,37 @@ fn at_instance(vm: &mut Vm, instance: Instance, budget: Budget) -> Result<Outcom
         })
     });
     match copy.and_then(|running| running.join()) {
-        Ok(Ok(outcome)) => Ok(outcome),
+        Ok(Ok(mut outcome)) => {
+            name_stacks(&stacks, &mut outcome);
+            Ok(outcome)
+        }
         Ok(Err(error)) => failed(&error),
         Err(error) => failed(&error.to_string()),
+    }
+}
+
+/// The mappings that threads have their stacks in.
+fn stacks(vm: &Vm) -> Vec<(std::ops::Range<u64>, u32)> {
+    vm.threads
+        .keys()
+        .filter_map(|thread| {
+            let stack = vm.registers(*thread)?.gpr[vm::context::reg::RSP];
+            let (range, _) = vm.space.find(stack)?;
+            Some((range, *thread))
+        })
+        .collect()
+}
+
+fn name_stacks(stacks: &[(std::ops::Range<u64>, u32)], outcome: &mut Outcome) {
+    let Outcome::StateChange(differences) = outcome else {
+        return;
+    };
+    for difference in differences {
+        if let Location::Memory(address) = difference.location
+            && let Some((_, thread)) = stacks.iter().find(|(range, _)| range.contains(&address))
+        {
+            difference.name = Some(format!("stack of thread {thread} at {address:#x}"));
+        }
     }
 }
 
@@ -181,9 +240,13 @@ fn name_places(vm: &Vm, outcomes: &mut [Outcome]) {
             continue;
         };
         for difference in differences.iter_mut().take(NAMED) {
-            let Location::Memory(address) = difference.location else {
+            let Location::Memory(start) = difference.location else {
                 continue;
             };
+            if difference.name.is_some() {
+                continue;
+            }
+            let address = start + u64::from(difference.first);
             let modules = modules.get_or_insert_with(|| loaded(vm));
             let name = known
                 .entry(address)

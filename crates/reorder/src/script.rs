@@ -5,7 +5,7 @@
 //! are written down. A copy of the same world that follows them does the same.
 
 use crate::Error;
-use crate::play::RacePoint;
+use crate::play::{RacePoint, make_access};
 use race::Instance;
 use serde::{Deserialize, Serialize};
 use vm::record::Recording;
@@ -25,9 +25,11 @@ pub struct Script {
     /// Instructions of all threads when the recording is left: before the
     /// first access, whose thread is held there.
     pub left_at: u64,
-    /// The same at the race point; the two accesses are the next two
-    /// instructions.
+    /// The same at the race point: the first of the two accesses to be made
+    /// is next.
     pub point: u64,
+    /// The same where the other one is next.
+    pub between: u64,
     /// Thread and instructions of each slice from `left_at` on.
     pub slices: Vec<(u32, u64)>,
     /// How it ended, in words.
@@ -84,8 +86,10 @@ fn in_order(
         Order::Recorded => [first, second],
         Order::Swapped => [second, first],
     };
+    let mut between = point;
     for thread in accesses {
-        vm.run_thread(thread, 1, false)?;
+        between = vm.instructions();
+        make_access(vm, thread)?;
     }
     let ending = match vm.run(None)? {
         Stop::Ended(status) => format!("the program ends: {status}"),
@@ -100,6 +104,7 @@ fn in_order(
     Ok(Ok(Script {
         left_at,
         point,
+        between,
         slices: vm
             .slices()
             .into_iter()

@@ -924,6 +924,7 @@ impl Vm {
             policy: Box::new(Recorded::new(slices, crate::DEFAULT_QUANTUM)),
             steps: None,
         };
+        self.cache.short_lived = true;
         self.io.become_copy()?;
         self.muted = true;
         self.tree = None;

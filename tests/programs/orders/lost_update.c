@@ -6,10 +6,7 @@
 static volatile long balance;
 
 static void *deposit(void *amount) {
-    for (int i = 0; i < 300; i++) {
-        balance += (long)amount; // RACE
-        if (balance < 0) return NULL; // RACE
-    }
+    for (int i = 0; i < 300; i++) balance += (long)amount; // RACE
     return NULL;
 }
 

@@ -28,7 +28,7 @@ int main(void) {
     pthread_t one, two;
     for (int i = 0; i < 40; i++) {
         shared[i] = calloc(1, sizeof *shared[i]);
-        shared[i]->references = 3;
+        shared[i]->references = 2;
     }
     pthread_create(&one, NULL, work, NULL);
     pthread_create(&two, NULL, work, NULL);

@@ -232,7 +232,7 @@ impl Plan<'_> {
                 point: None,
             },
             Some((script, order)) => {
-                let (point, after) = (script.point, script.point + 1);
+                let (point, after) = (script.point, script.between);
                 let (words, ticks) = match order {
                     OrderName::Recorded => ("in recorded order", (point, after)),
                     OrderName::Swapped => ("swapped", (after, point)),
