@@ -6,7 +6,7 @@
 # The monitor pass is a plugin of exactly this LLVM.
 LLVM_PACKAGES = clang-22 llvm-22-dev lld-22
 TEST_PACKAGES = gcc g++ make binutils dwz golang-go valgrind libclang-rt-22-dev \
-	xz-utils pigz pbzip2 perl sqlite3
+	xz-utils pigz pbzip2 perl sqlite3 gdb
 
 # What the programs of tests/programs/anything come from: the fast cut, and
 # the rest.
@@ -51,8 +51,9 @@ test-all: test
 	@scripts/corpus --end
 
 bench: build
-	@scripts/need valgrind xz-utils pigz bzip2 perl python3 sqlite3 time dpkg-dev
+	@scripts/need valgrind xz-utils pigz bzip2 perl python3 sqlite3 time dpkg-dev gdb pbzip2
 	bench/vm/run
+	bench/reorder/run
 	bench/report
 	bench/sample/run
 	bench/ifr/run

@@ -82,6 +82,17 @@ struct CopyState {
     limit: u64,
     /// Threads that are held back.
     frozen: BTreeSet<u32>,
+    /// Every slice the copy has run.
+    slices: Vec<Choice>,
+}
+
+/// Where `run_process` stops before the guest's end.
+#[derive(Clone, Copy)]
+enum Goal {
+    End,
+    Moment(Moment),
+    /// This many instructions of all threads.
+    Tick(u64),
 }
 
 /// A guest fault that no handler took: the guest dies of it.
@@ -265,6 +276,12 @@ impl Vm {
         self.muted = true;
     }
 
+    /// From here on the program's output to standard streams is shown, also
+    /// that of a copy.
+    pub fn unmute(&mut self) {
+        self.muted = false;
+    }
+
     /// Makes a trace of every block met at a look every `instructions`
     /// instructions, however seldom it runs: for tests of traces.
     pub fn trace_eagerly(&mut self, instructions: u64) {
@@ -295,6 +312,42 @@ impl Vm {
             return Some(self.context.regs);
         }
         self.threads.get(&thread).map(|thread| thread.regs)
+    }
+
+    /// In a copy: changes the registers of a thread.
+    pub fn set_registers(&mut self, thread: u32, regs: Registers) {
+        if self.copy.is_none() {
+            return;
+        }
+        if thread == self.current {
+            self.context.regs = regs;
+        } else if let Some(thread) = self.threads.get_mut(&thread) {
+            thread.regs = regs;
+        }
+    }
+
+    /// In a copy: changes memory, code included. False where the guest has no
+    /// memory to change.
+    pub fn write_memory(&mut self, address: u64, bytes: &[u8]) -> bool {
+        let end = address.saturating_add(bytes.len() as u64);
+        if self.copy.is_none() || bytes.is_empty() {
+            return self.copy.is_some();
+        }
+        let mut at = address;
+        while at < end {
+            let Some((range, _)) = self.space.find(at) else {
+                return false;
+            };
+            at = range.end;
+        }
+        self.code_changed(address..end);
+        memory::write_anywhere(address, bytes)
+    }
+
+    /// Tells observers whenever control reaches `pc`.
+    pub fn watch_code(&mut self, pc: u64) {
+        self.entries.insert(pc);
+        self.add_hook(pc);
     }
 
     pub(crate) fn regs(&mut self) -> &mut Registers {
@@ -372,7 +425,8 @@ impl Vm {
     /// process, or of the one that is replayed alone). Processes that the
     /// guest forks end in here; a replay also waits for them.
     pub fn run(&mut self, until: Option<Moment>) -> Result<Stop, Error> {
-        let result = match self.run_process(until) {
+        let goal = until.map_or(Goal::End, Goal::Moment);
+        let result = match self.run_process(goal) {
             // What the recording vm had not written when it was killed.
             Err(Error::Record(RecordError::Ended(_))) => Ok(Stop::RecordingEnds),
             other => other,
@@ -432,7 +486,21 @@ impl Vm {
         host::exit(code)
     }
 
-    fn run_process(&mut self, until: Option<Moment>) -> Result<Stop, Error> {
+    /// Runs until all threads together have executed `tick` instructions and
+    /// the thread that executes the next one is about to do so, with the
+    /// system call it waited in completed. Children are not waited for.
+    pub fn run_to(&mut self, tick: u64) -> Result<Stop, Error> {
+        match self.run_process(Goal::Tick(tick)) {
+            Err(Error::Record(RecordError::Ended(_))) => Ok(Stop::RecordingEnds),
+            other => other,
+        }
+    }
+
+    fn run_process(&mut self, goal: Goal) -> Result<Stop, Error> {
+        let until = match goal {
+            Goal::Moment(moment) => Some(moment),
+            Goal::End | Goal::Tick(_) => None,
+        };
         loop {
             if let Some(status) = self.ended {
                 self.finish(status)?;
@@ -445,6 +513,13 @@ impl Vm {
             {
                 self.drain_ring();
                 return Ok(Stop::Reached(until));
+            }
+            if let Goal::Tick(tick) = goal
+                && self.instructions() >= tick
+                && self.slice.is_some()
+            {
+                self.drain_ring();
+                return Ok(Stop::Reached(self.moment()));
             }
             let slice = match self.slice {
                 Some(slice) => slice,
@@ -467,6 +542,9 @@ impl Vm {
                 && until.thread == slice.thread
             {
                 part = part.min(until.count - self.executed(until.thread));
+            }
+            if let Goal::Tick(tick) = goal {
+                part = part.min(tick.saturating_sub(self.instructions()));
             }
             let end = self.run_part(part)?;
             if std::mem::take(&mut self.reborn) {
@@ -576,6 +654,12 @@ impl Vm {
         self.last_slice = Some((slice.thread, end));
         if end == SliceEnd::Exited {
             self.threads.remove(&slice.thread);
+        }
+        if let Some(copy) = &mut self.copy {
+            copy.slices.push(Choice {
+                thread: slice.thread,
+                instructions: slice.done,
+            });
         }
         let check = self.check();
         let step = Step::Slice {
@@ -701,6 +785,9 @@ impl Vm {
             unreachable!("following is handled above");
         };
         let mut choice = policy.choose(&runnable, last);
+        if policy.is_exact() {
+            return Ok(Some(choice));
+        }
         if runnable.len() == 1 {
             choice.instructions = if self.takes_turns() {
                 SHARING_SLICE
@@ -885,14 +972,32 @@ impl Vm {
             policy: Box::new(Recorded::new(slices, crate::DEFAULT_QUANTUM)),
             steps: None,
         };
+        self.cache.short_lived = true;
         self.io.become_copy()?;
         self.muted = true;
         self.tree = None;
         self.copy = Some(CopyState {
             limit: self.instructions().saturating_add(instructions),
             frozen: BTreeSet::new(),
+            slices: Vec::new(),
         });
         Ok(())
+    }
+
+    /// In a copy: the slices it has run so far, the one under way included.
+    /// A copy of the same world that follows them does the same.
+    pub fn slices(&self) -> Vec<Choice> {
+        let mut slices = self
+            .copy
+            .as_ref()
+            .map_or_else(Vec::new, |copy| copy.slices.clone());
+        if let Some(slice) = self.slice.filter(|slice| slice.done > 0) {
+            slices.push(Choice {
+                thread: slice.thread,
+                instructions: slice.done,
+            });
+        }
+        slices
     }
 
     /// In a copy: holds a thread back, or lets it go on.
@@ -905,7 +1010,19 @@ impl Vm {
             }
         }
         // The frozen thread's slice is over.
-        self.slice = None;
+        self.break_off_slice();
+    }
+
+    /// The slice under way ends here, as far as it got.
+    fn break_off_slice(&mut self) {
+        if let Some(slice) = self.slice.take().filter(|slice| slice.done > 0)
+            && let Some(copy) = &mut self.copy
+        {
+            copy.slices.push(Choice {
+                thread: slice.thread,
+                instructions: slice.done,
+            });
+        }
     }
 
     /// In a copy: schedules by `policy` from here on.
@@ -913,7 +1030,7 @@ impl Vm {
         if self.copy.is_some() {
             self.instrumentation.sequencers = policy.at_sequencers();
             self.flush_cache();
-            self.slice = None;
+            self.break_off_slice();
             self.pace = Pace::Policy {
                 policy,
                 steps: None,
@@ -938,7 +1055,7 @@ impl Vm {
             self.flush_cache();
         }
         self.before_syscalls = to_sequencer;
-        self.slice = None;
+        self.break_off_slice();
         let slice = self.begin_slice(Choice {
             thread,
             instructions,

@@ -10,6 +10,7 @@
 //! eats memory ends alone: its parent gets a `CopyError`.
 
 use crate::machine::Vm;
+use crate::schedule::{Choice, Script};
 use crate::space::{Backing, Mapping};
 use crate::{Error, host};
 use serde::Serialize;
@@ -106,6 +107,33 @@ impl Vm {
         body: impl FnOnce(&mut Vm) -> Result<R, Error>,
     ) -> Result<Running<Result<R, String>>, CopyError> {
         fork(|| self.in_copy(limits, body))
+    }
+
+    /// Forks the world; `body` goes on with the new one in a process of its
+    /// own, which ends when it returns. A replay stays a replay there. The new
+    /// process is nobody's to wait for, so the caller must ignore SIGCHLD.
+    pub fn branch(&mut self, body: impl FnOnce(&mut Vm)) -> Result<i32, CopyError> {
+        // SAFETY: the vm has no other host thread, so the child may run any
+        // code; it leaves by `_exit`.
+        match unsafe { libc::fork() } {
+            -1 => Err(CopyError::Fork(io::Error::last_os_error())),
+            0 => {
+                let isolated = self.isolate_shared_memory().is_ok();
+                if isolated {
+                    body(self);
+                }
+                host::exit(i32::from(!isolated))
+            }
+            pid => Ok(pid),
+        }
+    }
+
+    /// From here on this world is a copy: it follows `slices` to the letter,
+    /// and nothing reaches the outside.
+    pub fn follow_script(&mut self, slices: Vec<Choice>) -> Result<(), Error> {
+        self.become_copy(u64::MAX)?;
+        self.schedule_by(Box::new(Script::new(slices)));
+        Ok(())
     }
 
     fn in_copy<R: Serialize>(
