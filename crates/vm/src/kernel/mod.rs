@@ -16,6 +16,7 @@ mod fcntl;
 mod fd;
 mod file;
 mod futex;
+mod in_copy;
 mod ioctl;
 mod memory_map;
 mod misc;
@@ -45,6 +46,7 @@ use crate::thread::{State, Wait};
 use crate::{Error, context::reg};
 
 pub use fd::Descriptors;
+pub(crate) use file::WOULD_BLOCK;
 
 /// A system call being executed, first or again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -117,6 +119,8 @@ pub struct Kernel {
     /// While replaying: stand-ins for files that are mapped shared.
     pub shared_files: memory_map::SharedFiles,
     pub timers: timer::Timers,
+    /// How many streams of each origin were made.
+    made: std::collections::HashMap<u64, u32>,
     /// System calls already complained about.
     reported: std::collections::BTreeSet<u64>,
 }
@@ -166,7 +170,23 @@ impl Vm {
             // Another thread may have taken the signal meanwhile.
             call.interrupted = self.must_interrupt();
         }
-        let mut outcome = self.dispatch(&mut call);
+        let minds = self.io.minds_streams();
+        if minds {
+            let asking = self.asking(&call);
+            self.io.ask(asking);
+        }
+        let imagined = if self.io.is_copy() {
+            self.imagine(&call)
+        } else {
+            None
+        };
+        let mut outcome = match imagined {
+            Some(outcome) => outcome,
+            None => self.dispatch(&mut call),
+        };
+        if minds {
+            self.io.ask(Default::default());
+        }
         self.settle();
         if matches!(outcome, Err(Halt::Block(_))) && self.must_interrupt() {
             self.kernel.futexes.forget(self.current);
