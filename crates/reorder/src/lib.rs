@@ -143,7 +143,7 @@ fn at_instance(vm: &mut Vm, instance: Instance, budget: Budget) -> Result<Outcom
 
 /// Indices of the instances in the order in which their first accesses come in
 /// the recorded schedule.
-fn in_recorded_order(
+pub fn in_recorded_order(
     recording: &Recording,
     instances: &[Instance],
 ) -> Result<Vec<usize>, RecordError> {

@@ -1232,6 +1232,15 @@ impl Vm {
         }
     }
 
+    /// A system call is a sequencer, for policies that ask for them.
+    pub(crate) fn sequencer_after_call(&mut self) -> Option<SliceEnd> {
+        if self.instrumentation.sequencers {
+            self.give_way(SliceEnd::Sequencer)
+        } else {
+            None
+        }
+    }
+
     /// Enters translated code; returns the exit taken.
     fn execute(&mut self, host: u64) -> u32 {
         if self.context.ring_position > layout::RING_SIZE - RING_MARGIN {

@@ -122,6 +122,16 @@ impl Vm {
         fork(|| self.in_copy(limits, body))
     }
 
+    /// A replay writes down which stream takes each input, for `know_inputs`
+    /// of later ones.
+    pub fn log_inputs(&mut self) {
+        self.io.log_streams();
+    }
+
+    pub fn take_input_index(&mut self) -> InputIndex {
+        self.io.take_stream_log()
+    }
+
     /// Copies of this replay match recorded inputs per stream.
     pub fn know_inputs(&mut self, index: Rc<InputIndex>) {
         self.io.know_streams(index);
@@ -240,9 +250,9 @@ pub fn index_inputs(recording: &Recording) -> Result<InputIndex, IndexError> {
     let answer = isolated(|| {
         let mut vm = Vm::replay(recording)?;
         vm.mute();
-        vm.io.log_streams();
+        vm.log_inputs();
         vm.run(None)?;
-        Ok(vm.io.take_stream_log())
+        Ok(vm.take_input_index())
     });
     answer?.join()?.map_err(IndexError::Replay)
 }

@@ -242,7 +242,7 @@ impl Vm {
         if let Some(delivered) = self.deliver_after(interrupted)? {
             return Ok(Some(delivered));
         }
-        Ok(end)
+        Ok(end.or_else(|| self.sequencer_after_call()))
     }
 
     fn tell_syscall(&mut self, call: &Call, result: i64) {
