@@ -37,7 +37,7 @@ mod witness;
 
 pub use compare::{Bytes, OutputComparison, OutputDifference};
 pub use model::{MemoryModel, SequentialConsistency};
-pub use names::own_place;
+pub use names::{own_place, place};
 pub use pair::{Outcome, Pair, Poised};
 pub use paths::{PathSource, Recorded};
 pub use point::{Barrier, Occurrence};
