@@ -50,12 +50,34 @@ pub fn place(frame: &Frame) -> String {
     }
 }
 
-/// The innermost frame with a source line: the program's own code rather than
-/// the library's below it.
+/// Where that is in the program's own code.
 pub fn own_place(stack: &[Frame]) -> String {
-    let own = stack.iter().find(|frame| frame.line.is_some());
-    own.or(stack.first())
-        .map_or_else(|| "??".to_string(), place)
+    own_frame(stack).map_or_else(|| "??".to_string(), place)
+}
+
+/// The innermost frame of the program's own code: with a source line, and not
+/// in the C or C++ library.
+pub fn own_frame(stack: &[Frame]) -> Option<&Frame> {
+    const LIBRARIES: [&str; 6] = [
+        "libc.",
+        "libc-",
+        "ld-linux",
+        "libpthread",
+        "libstdc++",
+        "libm.",
+    ];
+    let in_library = |frame: &Frame| {
+        frame.module.as_ref().is_some_and(|module| {
+            let name = module.rsplit('/').next().unwrap_or(module);
+            LIBRARIES.iter().any(|library| name.starts_with(library))
+        })
+    };
+    let with_line = |frame: &&Frame| frame.line.is_some();
+    stack
+        .iter()
+        .find(|frame| with_line(frame) && !in_library(frame))
+        .or_else(|| stack.iter().find(with_line))
+        .or(stack.first())
 }
 
 /// What lies at an address: a variable's name, or the address.

@@ -95,8 +95,10 @@ impl AtEvents {
     fn lane(&mut self, thread: u32) -> &mut Lane {
         let seed = self.seed;
         self.lanes.entry(thread).or_insert_with(|| {
-            let mut random =
-                Random64::new(seed ^ u64::from(thread).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            // One number decides the whole sequence: neighbouring seeds must
+            // not give the same one shifted.
+            let mut mixer = Random64::new(seed.wrapping_mul(1 << 20) + u64::from(thread));
+            let mut random = Random64::new(mixer.next());
             let priority = GAVE_WAY + random.below(GAVE_WAY);
             Lane { random, priority }
         })

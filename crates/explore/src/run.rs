@@ -190,8 +190,10 @@ impl Run {
     }
 }
 
-/// Sets the schedule of a copy.
+/// Sets the schedule of a copy that has just made the accesses: both orders
+/// meet the same decisions, whoever moved last.
 pub fn schedule(vm: &mut Vm, schedule: Schedule, racy: &[u64]) {
+    vm.forget_last_slice();
     if let Some(policy) = schedule.policy() {
         vm.schedule_by(policy);
         vm.preempt_at(racy.iter().copied());

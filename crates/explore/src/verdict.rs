@@ -1,6 +1,7 @@
 //! One answer of everything that was looked at (paper 003, section 4.6).
 
 use crate::compare::OutputDifference;
+use crate::names::own_frame;
 use crate::point::Barrier;
 use crate::run::Ending;
 use crate::witness::{Play, Witness};
@@ -202,12 +203,7 @@ fn violated(
     conclusion.differences.push(Difference {
         kind: DifferenceKind::Exit,
         what: "end of the program".to_string(),
-        at: ending
-            .stack()
-            .iter()
-            .find(|frame| frame.line.is_some())
-            .or(ending.stack().first())
-            .cloned(),
+        at: own_frame(ending.stack()).cloned(),
         recorded,
         swapped: swapped_end,
     });
@@ -228,10 +224,8 @@ fn output_differs(
 ) {
     conclusion.verdict = Verdict::OutputDiffers;
     conclusion.consequence = Some(Consequence::Output);
-    let at = difference.stacks[1]
-        .iter()
-        .chain(&difference.stacks[0])
-        .find(|frame| frame.line.is_some())
+    let at = own_frame(&difference.stacks[1])
+        .or_else(|| own_frame(&difference.stacks[0]))
         .cloned();
     let place = at.as_ref().map_or_else(String::new, |frame| {
         format!("{}, ", crate::names::place(frame))

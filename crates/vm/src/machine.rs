@@ -946,6 +946,13 @@ impl Vm {
         }
     }
 
+    /// In a copy: the policy is not told who ran last, so that two copies that
+    /// came here in different ways go on alike.
+    pub fn forget_last_slice(&mut self) {
+        self.slice = None;
+        self.last_slice = None;
+    }
+
     /// In a copy: runs one thread alone for at most `instructions`. With
     /// `to_sequencer` it stops before its next system call and after its next
     /// locked instruction.

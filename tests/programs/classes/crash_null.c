@@ -7,13 +7,13 @@ int *where = &value;
 int got;
 
 void *reader(void *unused) {
-    if (where)                             // RACE check: k-witness-harmless
+    if (where)                             // RACE check: spec-violated crash
         got = *where;                      // RACE use: spec-violated crash
     return 0;
 }
 
 void *remover(void *unused) {
-    where = 0;                             // RACE check: k-witness-harmless RACE use: spec-violated crash
+    where = 0;                             // RACE check: spec-violated crash RACE use: spec-violated crash
     return 0;
 }
 
