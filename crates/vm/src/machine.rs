@@ -14,7 +14,7 @@ use crate::space::{Backing, Space};
 use crate::thread::{State, Thread, WaitOn};
 use crate::translate::{Instrumentation, MAX_BLOCK, RING_MARGIN, SLACK, Shape, Translator};
 use crate::tree::Tree;
-use crate::{Divergence, Error, fault, host, host_signals, kernel, memory};
+use crate::{Divergence, Error, fault, host, host_signals, kernel, memory, watch};
 use iced_x86::{Decoder, DecoderOptions};
 use race::Moment;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -442,7 +442,9 @@ impl Vm {
             if std::mem::take(&mut self.reborn) {
                 continue;
             }
-            let done = slice.done + self.retire();
+            let retired = self.retire();
+            watch::add(retired);
+            let done = slice.done + retired;
             let slice = Slice { done, ..slice };
             if end == SliceEnd::Expired && done < slice.planned {
                 self.slice = Some(slice);

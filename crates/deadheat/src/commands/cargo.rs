@@ -12,7 +12,15 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 #[derive(clap::Args)]
-#[command(disable_help_flag = true, disable_version_flag = true)]
+#[command(
+    disable_help_flag = true,
+    disable_version_flag = true,
+    after_help = "\
+Examples:
+  deadheat cargo test                      every test, with monitors
+  deadheat cargo run --release -- arg
+  cargo deadheat test                      without monitors, in the vm (see there)"
+)]
 pub struct Arguments {
     /// Arguments for cargo: build, run, test and their options
     #[arg(

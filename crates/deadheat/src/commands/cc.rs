@@ -11,7 +11,15 @@ use crate::monitored_build::{self, Kit};
 use std::ffi::{OsStr, OsString};
 
 #[derive(clap::Args)]
-#[command(disable_help_flag = true, disable_version_flag = true)]
+#[command(
+    disable_help_flag = true,
+    disable_version_flag = true,
+    after_help = "\
+Examples:
+  deadheat cc -O2 -g prog.c -o prog -pthread && ./prog
+  CC='deadheat cc' CXX='deadheat c++' ./configure && make
+  DEADHEAT_IFR=cap=10,json=races.json ./prog && deadheat report races.json"
+)]
 pub struct Arguments {
     /// Arguments for clang
     #[arg(

@@ -7,6 +7,9 @@ use std::path::PathBuf;
 
 /// Write the manual pages into a folder
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  deadheat man ~/.local/share/man/man1     then: man deadheat-run")]
 pub struct Arguments {
     /// Where to; for instance /usr/local/share/man/man1.
     #[arg(value_name = "DIR")]

@@ -9,6 +9,10 @@ use vm::schedule::PolicyName;
 use vm::{Program, ScheduleChoice, Stop, Vm};
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  deadheat record -o rec -- ./prog arg     one run, kept in the folder rec
+  deadheat record -o rec2 --seed 7 -- ./prog arg   another interleaving")]
 pub struct Arguments {
     /// Directory for the recording; must not exist yet, or be empty
     #[arg(short, long, value_name = "DIR")]
@@ -47,6 +51,20 @@ impl ScheduleArguments {
             seed: self.seed,
             quantum: self.quantum,
         }
+    }
+
+    /// The same choice as words of a command line.
+    pub fn words(&self) -> Vec<OsString> {
+        [
+            "--seed".to_string(),
+            self.seed.to_string(),
+            "--schedule".to_string(),
+            self.schedule.to_string(),
+            "--quantum".to_string(),
+            self.quantum.to_string(),
+        ]
+        .map(OsString::from)
+        .to_vec()
     }
 }
 

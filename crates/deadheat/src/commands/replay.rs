@@ -11,6 +11,10 @@ use vm::space::Backing;
 use vm::{Stop, Vm};
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  deadheat replay .deadheat/7              the same output and the same end again
+  deadheat replay .deadheat/7 --until 2:18234   stop there: stack, registers, source line")]
 pub struct Arguments {
     /// The recording
     #[arg(value_name = "DIR")]
