@@ -1,7 +1,10 @@
 # deadheat: every target installs what it needs on a Debian 12 machine by
 # itself and says so.
 
-.PHONY: build demo test test-all bench
+.PHONY: build demo install deb test test-all bench
+
+PREFIX = /usr/local
+DESTDIR =
 
 # The monitor pass is a plugin of exactly this LLVM.
 LLVM_PACKAGES = clang-22 llvm-22-dev lld-22
@@ -20,6 +23,15 @@ demo:
 	target/release/deadheat run --store target/demo/store --quantum 2000 -- target/demo/tally; \
 		[ $$? -eq 66 ]
 
+# Installs what `make build` built: make build && sudo make install
+install:
+	@scripts/need binutils
+	scripts/install '$(DESTDIR)' '$(PREFIX)'
+
+deb: build
+	@scripts/need dpkg-dev
+	scripts/deb
+
 test: build
 	@scripts/need $(TEST_PACKAGES)
 	cargo fmt --all --check
@@ -27,7 +39,7 @@ test: build
 	cargo test --workspace --release
 
 test-all: test
-	@scripts/need chromium python3-jsonschema redis-server redis-tools memcached bzip2
+	@scripts/need chromium python3-jsonschema dpkg-dev cmake meson ninja-build redis-server redis-tools memcached bzip2
 	DEADHEAT_DIFFERENTIAL_SECONDS=1800 cargo test --release -p deadheat --test differential
 	DEADHEAT_IDENTITY_SEEDS=10 cargo test --release -p deadheat --test identity
 	DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
@@ -35,6 +47,9 @@ test-all: test
 	DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
 	cargo test --release -p deadheat --test sample -- --ignored --test-threads 1
 	cargo test --release -p report --test page -- --include-ignored --test-threads 1
+	cargo test --release -p deadheat --test documents -- --include-ignored --test-threads 1
+	scripts/check-schemas
+	scripts/check-package
 
 bench: build
 	@scripts/need valgrind xz-utils pigz bzip2 perl python3 sqlite3 time dpkg-dev

@@ -10,6 +10,7 @@ mod commands;
 mod monitored_build;
 mod orders;
 mod phase;
+mod plain_objects;
 mod reporting;
 mod runs;
 

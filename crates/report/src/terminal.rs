@@ -456,7 +456,7 @@ impl<'a> Page<'a> {
     fn summary(&mut self) {
         let program = match self.report.program.is_empty() {
             true => "the program".to_string(),
-            false => clip(&plain(&self.report.program.join(" ")), PROGRAM),
+            false => command_words(&self.report.program),
         };
         let suppressed = self
             .report
@@ -563,6 +563,18 @@ impl<'a> Page<'a> {
             None => full,
         }
     }
+}
+
+/// A command line as people say it: as it is, or the program's name alone
+/// where that is long.
+fn command_words(words: &[String]) -> String {
+    let line = words.join(" ");
+    if line.chars().count() <= PROGRAM {
+        return plain(&line).into_owned();
+    }
+    let program = words.first().map_or("", String::as_str);
+    let name = program.rsplit('/').next().unwrap_or(program);
+    format!("{} …", clip(&plain(name), PROGRAM))
 }
 
 /// `once`, `41 times`.

@@ -54,6 +54,8 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         "-Cforce-frame-pointers=yes",
         "-Cdebuginfo=1",
         "-Clink-arg=-Wl,-z,now",
+        // At level 0, that of unoptimised builds, the linker runs no pass.
+        "-Clink-arg=-Wl,--lto-O2",
     ]
     .map(String::from)
     .to_vec();

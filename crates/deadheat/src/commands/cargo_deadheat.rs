@@ -23,7 +23,7 @@ use std::process::Command;
 /// Nothing is compiled differently: the vm watches the binaries as they are.
 #[derive(clap::Args)]
 #[command(
-    bin_name = "cargo deadheat",
+    override_usage = "cargo deadheat [OPTIONS] <test|run> [ARGUMENT]...",
     after_help = "\
 Examples:
   cargo deadheat test                            all tests of the package

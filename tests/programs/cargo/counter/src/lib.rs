@@ -41,7 +41,7 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| {
                     start.wait();
-                    for _ in 0..100 {
+                    for _ in 0..50_000 {
                         counter.add();
                     }
                 });
