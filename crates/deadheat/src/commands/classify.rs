@@ -4,6 +4,7 @@
 use super::Failure;
 use crate::exploration::{self, ExploreOptions};
 use crate::orders;
+use crate::phase;
 use crate::reporting::ReportOptions;
 use report::Stream;
 use std::path::PathBuf;
@@ -43,7 +44,9 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     };
     let mut reports = Vec::new();
     for recording in &arguments.recordings {
-        let mut report = detect::detect(recording, &detect::Options::default())?;
+        let mut report = phase::detecting(recording, || {
+            detect::detect(recording, &detect::Options::default())
+        })?;
         orders::play(&mut report, recording, limit)?;
         exploration::classify(
             &mut report,
@@ -54,6 +57,5 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         reports.push(report);
     }
     let report = detect::merge(reports).ok_or_else(|| Failure::usage("no recording given"))?;
-    super::detect::show_locks(&report);
     Ok(reporting.finish(report)?)
 }
