@@ -33,6 +33,7 @@ test-all: test
 	@scripts/corpus --begin
 	scripts/corpus differential env DEADHEAT_DIFFERENTIAL_SECONDS=1800 cargo test --release -p deadheat --test differential -- --nocapture
 	scripts/corpus identity env DEADHEAT_IDENTITY_SEEDS=10 cargo test --release -p deadheat --test identity
+	scripts/corpus "damaged recordings" env DEADHEAT_DAMAGE_ROUNDS=60 cargo test --release -p deadheat --test damage -- --nocapture
 	scripts/corpus races env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
 	scripts/corpus "damaged debug info" env DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed
 	scripts/corpus "random monitored programs" env DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
