@@ -64,8 +64,12 @@ pub struct Context {
     pub exit: u64,
     /// Where translated code keeps a guest register it borrows.
     pub spill: [u64; 16],
+    /// Where it puts saved flags while it needs rax once more.
+    flags: u64,
     /// Next free byte of the access ring, as an offset from its start.
     pub ring_position: u64,
+    /// What translated code compares shadow words with (`observe/known.rs`).
+    pub known: crate::observe::known::Comparison,
     target: u64,
     host_rsp: u64,
     host_fs: u64,
@@ -114,7 +118,13 @@ context_offsets! {
     REMAINING = remaining;
     EXIT = exit;
     SPILL = spill;
+    FLAGS = flags;
     RING_POSITION = ring_position;
+    KNOWN_WORD = known.word;
+    KNOWN_MARKED = known.marked;
+    KNOWN_STALE = known.stale;
+    KNOWN_FOLD = known.fold;
+    KNOWN_MASKS = known.masks;
     TARGET = target;
     HOST_RSP = host_rsp;
     HOST_FS = host_fs;
@@ -299,6 +309,7 @@ impl Context {
             );
             &mut *Self::at_fixed_address()
         };
+        context.known.install();
         context.exit_routine = deadheat_vm_exit as *const () as u64;
         context.xsave_mask = guest_xcr0();
         Ok(context)

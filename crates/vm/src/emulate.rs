@@ -55,6 +55,18 @@ impl Vm {
                 self.regs().rip = instruction.near_branch_target();
                 return Ok(None);
             }
+            // A gate the kernel keeps closed: general protection, with the
+            // number of the gate.
+            Mnemonic::Int if instruction.immediate8() != 0x80 => {
+                self.regs().rip = instruction.ip();
+                self.uncount();
+                let trap = crate::kernel::signal::Trap {
+                    number: 13,
+                    error: u64::from(instruction.immediate8()) * 8 + 2,
+                    ..Default::default()
+                };
+                return self.guest_fault(libc::SIGSEGV, 128 /* SI_KERNEL */, 0, trap);
+            }
             _ => return self.cannot_execute(&instruction),
         }
         self.regs().rip = instruction.next_ip();

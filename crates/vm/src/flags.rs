@@ -121,6 +121,26 @@ impl Destroyed {
     }
 }
 
+/// True if every status flag is overwritten before it is read and before the
+/// block can be left. Each instruction comes with whether it may be left right
+/// before or after it. A fault on the way sees the wrong flags.
+pub fn overwritten<'a>(code: impl Iterator<Item = (&'a Instruction, bool, bool)>) -> bool {
+    let mut pending = STATUS;
+    for (instruction, left_before, left_after) in code {
+        if left_before || instruction.rflags_read() & pending != 0 {
+            return false;
+        }
+        pending &= !killed(instruction);
+        if pending == 0 {
+            return true;
+        }
+        if left_after {
+            return false;
+        }
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +201,22 @@ mod tests {
         );
         // cmp dword [rbx], 1; jz
         assert_eq!(fate(&[0x83, 0x3b, 0x01, 0x74, 0x00]), Fate::Seen);
+    }
+
+    #[test]
+    fn overwritten_only_within_the_block() {
+        // mov eax, [rbx]; add eax, 1; jmp
+        let block = code(&[0x8b, 0x03, 0x83, 0xc0, 0x01, 0xeb, 0x00]);
+        let path = |leave: usize| {
+            let code = block.iter().enumerate();
+            overwritten(code.map(move |(index, step)| (step, index == leave, false)))
+        };
+        assert!(path(3));
+        assert!(path(2), "what is left is left behind the addition");
+        assert!(!path(1), "the count may leave before the addition");
+        // mov eax, [rbx]; adc eax, 1
+        let block = code(&[0x8b, 0x03, 0x83, 0xd0, 0x01]);
+        assert!(!overwritten(block.iter().map(|step| (step, false, false))));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use crate::io::Io;
 use crate::kernel::Kernel;
 use crate::kernel::signal::Trap;
 use crate::layout;
+use crate::observe::known::Compare;
 use crate::observe::{AccessEvent, AfterHook, Interest, Observer, Sites, ThreadEvent, complex};
 use crate::record::{Ending, ProcessStatus, RecordError, Step, StepReader, StepWriter};
 use crate::schedule::{Choice, Policy, Recorded, SliceEnd};
@@ -26,6 +27,13 @@ use xxhash_rust::xxh3::Xxh3;
 /// Longest slice when only one thread can run: bounds the distance between
 /// checks of a replay and between looks at host descriptors.
 const LONE_SLICE: u64 = 20_000_000;
+
+/// The same for a process that takes turns with others (about a millisecond).
+const SHARING_SLICE: u64 = 2_000_000;
+
+/// Something outside that cannot be polled is looked at this often, in
+/// nanoseconds.
+const RETRY_INTERVAL: u64 = 500_000;
 
 /// A killed vm loses at most this much of its recording, in nanoseconds.
 const FLUSH_INTERVAL: u64 = 100_000_000;
@@ -74,6 +82,17 @@ struct CopyState {
     limit: u64,
     /// Threads that are held back.
     frozen: BTreeSet<u32>,
+    /// Every slice the copy has run.
+    slices: Vec<Choice>,
+}
+
+/// Where `run_process` stops before the guest's end.
+#[derive(Clone, Copy)]
+enum Goal {
+    End,
+    Moment(Moment),
+    /// This many instructions of all threads.
+    Tick(u64),
 }
 
 /// A guest fault that no handler took: the guest dies of it.
@@ -164,6 +183,8 @@ pub struct Vm {
     cut: bool,
     /// Host time of the last flush of the recording.
     flushed_at: u64,
+    /// Host time at which calls that cannot be polled for were last tried.
+    retried_at: u64,
 }
 
 impl Vm {
@@ -217,6 +238,7 @@ impl Vm {
             reborn: false,
             cut: false,
             flushed_at: 0,
+            retried_at: 0,
         };
         vm.set_remaining(0);
         Ok(vm)
@@ -224,9 +246,16 @@ impl Vm {
 
     /// Adds an analysis. Observers are added before the guest runs.
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
-        let Interest { accesses } = observer.interest();
-        self.instrumentation.accesses |= accesses;
         self.observers.push(observer);
+        let interests: Vec<Interest> = self
+            .observers
+            .iter()
+            .map(|observer| observer.interest())
+            .filter(|interest| interest.accesses)
+            .collect();
+        self.instrumentation.accesses = !interests.is_empty();
+        // There is one shadow, and who has none needs every access.
+        self.instrumentation.only_unknown = interests.len() == 1 && interests[0].only_unknown;
         self.flush_cache();
         let code: Vec<_> = self
             .space
@@ -245,6 +274,12 @@ impl Vm {
     /// A replay from here on does not show what the program writes.
     pub fn mute(&mut self) {
         self.muted = true;
+    }
+
+    /// From here on the program's output to standard streams is shown, also
+    /// that of a copy.
+    pub fn unmute(&mut self) {
+        self.muted = false;
     }
 
     /// Makes a trace of every block met at a look every `instructions`
@@ -277,6 +312,42 @@ impl Vm {
             return Some(self.context.regs);
         }
         self.threads.get(&thread).map(|thread| thread.regs)
+    }
+
+    /// In a copy: changes the registers of a thread.
+    pub fn set_registers(&mut self, thread: u32, regs: Registers) {
+        if self.copy.is_none() {
+            return;
+        }
+        if thread == self.current {
+            self.context.regs = regs;
+        } else if let Some(thread) = self.threads.get_mut(&thread) {
+            thread.regs = regs;
+        }
+    }
+
+    /// In a copy: changes memory, code included. False where the guest has no
+    /// memory to change.
+    pub fn write_memory(&mut self, address: u64, bytes: &[u8]) -> bool {
+        let end = address.saturating_add(bytes.len() as u64);
+        if self.copy.is_none() || bytes.is_empty() {
+            return self.copy.is_some();
+        }
+        let mut at = address;
+        while at < end {
+            let Some((range, _)) = self.space.find(at) else {
+                return false;
+            };
+            at = range.end;
+        }
+        self.code_changed(address..end);
+        memory::write_anywhere(address, bytes)
+    }
+
+    /// Tells observers whenever control reaches `pc`.
+    pub fn watch_code(&mut self, pc: u64) {
+        self.entries.insert(pc);
+        self.add_hook(pc);
     }
 
     pub(crate) fn regs(&mut self) -> &mut Registers {
@@ -336,6 +407,11 @@ impl Vm {
         self.context.remaining -= 1;
     }
 
+    /// The instruction counted last has not been executed after all.
+    pub(crate) fn uncount(&mut self) {
+        self.context.remaining += 1;
+    }
+
     /// Instructions of all threads up to now.
     pub fn instructions(&self) -> u64 {
         self.total + self.granted - self.remaining()
@@ -349,7 +425,8 @@ impl Vm {
     /// process, or of the one that is replayed alone). Processes that the
     /// guest forks end in here; a replay also waits for them.
     pub fn run(&mut self, until: Option<Moment>) -> Result<Stop, Error> {
-        let result = match self.run_process(until) {
+        let goal = until.map_or(Goal::End, Goal::Moment);
+        let result = match self.run_process(goal) {
             // What the recording vm had not written when it was killed.
             Err(Error::Record(RecordError::Ended(_))) => Ok(Stop::RecordingEnds),
             other => other,
@@ -409,7 +486,21 @@ impl Vm {
         host::exit(code)
     }
 
-    fn run_process(&mut self, until: Option<Moment>) -> Result<Stop, Error> {
+    /// Runs until all threads together have executed `tick` instructions and
+    /// the thread that executes the next one is about to do so, with the
+    /// system call it waited in completed. Children are not waited for.
+    pub fn run_to(&mut self, tick: u64) -> Result<Stop, Error> {
+        match self.run_process(Goal::Tick(tick)) {
+            Err(Error::Record(RecordError::Ended(_))) => Ok(Stop::RecordingEnds),
+            other => other,
+        }
+    }
+
+    fn run_process(&mut self, goal: Goal) -> Result<Stop, Error> {
+        let until = match goal {
+            Goal::Moment(moment) => Some(moment),
+            Goal::End | Goal::Tick(_) => None,
+        };
         loop {
             if let Some(status) = self.ended {
                 self.finish(status)?;
@@ -422,6 +513,13 @@ impl Vm {
             {
                 self.drain_ring();
                 return Ok(Stop::Reached(until));
+            }
+            if let Goal::Tick(tick) = goal
+                && self.instructions() >= tick
+                && self.slice.is_some()
+            {
+                self.drain_ring();
+                return Ok(Stop::Reached(self.moment()));
             }
             let slice = match self.slice {
                 Some(slice) => slice,
@@ -444,6 +542,9 @@ impl Vm {
                 && until.thread == slice.thread
             {
                 part = part.min(until.count - self.executed(until.thread));
+            }
+            if let Goal::Tick(tick) = goal {
+                part = part.min(tick.saturating_sub(self.instructions()));
             }
             let end = self.run_part(part)?;
             if std::mem::take(&mut self.reborn) {
@@ -554,6 +655,12 @@ impl Vm {
         if end == SliceEnd::Exited {
             self.threads.remove(&slice.thread);
         }
+        if let Some(copy) = &mut self.copy {
+            copy.slices.push(Choice {
+                thread: slice.thread,
+                instructions: slice.done,
+            });
+        }
         let check = self.check();
         let step = Step::Slice {
             thread: slice.thread,
@@ -661,10 +768,12 @@ impl Vm {
             self.flushed_at = now;
             self.flush_recording()?;
         }
+        self.give_turn(false);
         let mut runnable = self.wait_for_runnable()?;
         if self.ended.is_some() {
             return Ok(None);
         }
+        self.take_turn()?;
         if let Some(copy) = &self.copy {
             runnable.retain(|thread| !copy.frozen.contains(thread));
             if runnable.is_empty() {
@@ -676,8 +785,15 @@ impl Vm {
             unreachable!("following is handled above");
         };
         let mut choice = policy.choose(&runnable, last);
+        if policy.is_exact() {
+            return Ok(Some(choice));
+        }
         if runnable.len() == 1 {
-            choice.instructions = LONE_SLICE;
+            choice.instructions = if self.takes_turns() {
+                SHARING_SLICE
+            } else {
+                LONE_SLICE
+            };
         }
         choice.instructions = choice.instructions.min(LONGEST_SLICE);
         if let Some(left) = self.instructions_to_timer() {
@@ -726,6 +842,10 @@ impl Vm {
                     self.clock.jumped += *nanoseconds;
                     steps.next_step()?;
                 }
+                Some(Step::Memory) => {
+                    steps.next_step()?;
+                    self.receive_memory()?;
+                }
                 Some(Step::Signal { .. }) => {
                     if let Some(Step::Signal { thread, info }) = steps.next_step()? {
                         self.signal_from_outside(thread, &info)?;
@@ -765,7 +885,11 @@ impl Vm {
             let now = self.now();
             let mut runnable = Vec::new();
             let mut next_deadline = self.next_timer();
-            let mut outside = false;
+            // Other processes of the guest live in host time.
+            let mut outside = self
+                .tree
+                .as_ref()
+                .is_some_and(|tree| tree.ordered || tree.forked);
             for (id, thread) in &self.threads {
                 match &thread.state {
                     State::Runnable => runnable.push(*id),
@@ -774,7 +898,7 @@ impl Vm {
                             runnable.push(*id);
                             continue;
                         }
-                        outside |= matches!(wait.on, WaitOn::Host(_) | WaitOn::Child);
+                        outside |= wait.on.is_outside();
                         next_deadline = match (next_deadline, wait.deadline) {
                             (Some(one), Some(other)) => Some(one.min(other)),
                             (one, other) => one.or(other),
@@ -803,6 +927,7 @@ impl Vm {
                     // Nothing can happen here before the outside moves (or a
                     // timer that runs with it).
                     self.flush_recording()?;
+                    self.give_turn(true);
                     let before = host_nanoseconds();
                     self.look_outside(deadline.map(|deadline| deadline.saturating_sub(now)))?;
                     let passed = host_nanoseconds() - before;
@@ -847,14 +972,32 @@ impl Vm {
             policy: Box::new(Recorded::new(slices, crate::DEFAULT_QUANTUM)),
             steps: None,
         };
+        self.cache.short_lived = true;
         self.io.become_copy()?;
         self.muted = true;
         self.tree = None;
         self.copy = Some(CopyState {
             limit: self.instructions().saturating_add(instructions),
             frozen: BTreeSet::new(),
+            slices: Vec::new(),
         });
         Ok(())
+    }
+
+    /// In a copy: the slices it has run so far, the one under way included.
+    /// A copy of the same world that follows them does the same.
+    pub fn slices(&self) -> Vec<Choice> {
+        let mut slices = self
+            .copy
+            .as_ref()
+            .map_or_else(Vec::new, |copy| copy.slices.clone());
+        if let Some(slice) = self.slice.filter(|slice| slice.done > 0) {
+            slices.push(Choice {
+                thread: slice.thread,
+                instructions: slice.done,
+            });
+        }
+        slices
     }
 
     /// In a copy: holds a thread back, or lets it go on.
@@ -867,7 +1010,19 @@ impl Vm {
             }
         }
         // The frozen thread's slice is over.
-        self.slice = None;
+        self.break_off_slice();
+    }
+
+    /// The slice under way ends here, as far as it got.
+    fn break_off_slice(&mut self) {
+        if let Some(slice) = self.slice.take().filter(|slice| slice.done > 0)
+            && let Some(copy) = &mut self.copy
+        {
+            copy.slices.push(Choice {
+                thread: slice.thread,
+                instructions: slice.done,
+            });
+        }
     }
 
     /// In a copy: schedules by `policy` from here on.
@@ -875,7 +1030,7 @@ impl Vm {
         if self.copy.is_some() {
             self.instrumentation.sequencers = policy.at_sequencers();
             self.flush_cache();
-            self.slice = None;
+            self.break_off_slice();
             self.pace = Pace::Policy {
                 policy,
                 steps: None,
@@ -900,7 +1055,7 @@ impl Vm {
             self.flush_cache();
         }
         self.before_syscalls = to_sequencer;
-        self.slice = None;
+        self.break_off_slice();
         let slice = self.begin_slice(Choice {
             thread,
             instructions,
@@ -917,7 +1072,7 @@ impl Vm {
     fn stuck(&self) -> Stop {
         let input = self.threads.values().any(|thread| {
             matches!(&thread.state, State::Blocked(wait)
-                if matches!(wait.on, WaitOn::Host(_) | WaitOn::Child))
+                if wait.on.is_outside())
         });
         Stop::Stuck { input }
     }
@@ -978,6 +1133,8 @@ impl Vm {
         let mut polled = Vec::new();
         let mut owners = Vec::new();
         let mut child_waiters = false;
+        let mut retries = false;
+        let (mut woken, mut again) = (Vec::new(), Vec::new());
         for (id, thread) in &self.threads {
             if let State::Blocked(wait) = &thread.state {
                 match &wait.on {
@@ -992,17 +1149,58 @@ impl Vm {
                         }
                     }
                     WaitOn::Child => child_waiters = true,
+                    WaitOn::SharedFutex { slot, sequence } => {
+                        let tree = self.tree.as_ref();
+                        if tree.is_some_and(|tree| tree.futex_sequence(*slot) != *sequence) {
+                            woken.push(*id);
+                        }
+                        retries = true;
+                    }
+                    WaitOn::Retry => {
+                        if timeout != Some(0)
+                            || host_nanoseconds() - self.retried_at > RETRY_INTERVAL
+                        {
+                            again.push(*id);
+                        }
+                        retries = true;
+                    }
                     _ => {}
                 }
             }
         }
-        if timeout == Some(0) && polled.is_empty() && !child_waiters {
-            return Ok(());
+        let mut timeout = timeout;
+        if !woken.is_empty() {
+            timeout = Some(0);
+        } else if retries {
+            timeout = Some(timeout.map_or(RETRY_INTERVAL, |time| time.min(RETRY_INTERVAL)));
         }
-        let ready = kernel::outside::wait(&mut polled, child_waiters, timeout);
+        if timeout != Some(0) || !polled.is_empty() || child_waiters {
+            self.poll_outside(&mut polled, &owners, child_waiters, timeout);
+        }
+        if !again.is_empty() {
+            self.retried_at = host_nanoseconds();
+        }
+        for id in woken.into_iter().chain(again) {
+            if let Some(thread) = self.threads.get_mut(&id) {
+                thread.state = State::Runnable;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for host descriptors and children; whoever waits for what has
+    /// come can run.
+    fn poll_outside(
+        &mut self,
+        polled: &mut [libc::pollfd],
+        owners: &[u32],
+        child_waiters: bool,
+        timeout: Option<u64>,
+    ) {
+        let ready = kernel::outside::wait(polled, child_waiters, timeout);
         for (entry, owner) in polled.iter().zip(owners) {
             if entry.revents != 0
-                && let Some(thread) = self.threads.get_mut(&owner)
+                && let Some(thread) = self.threads.get_mut(owner)
             {
                 thread.state = State::Runnable;
             }
@@ -1016,7 +1214,6 @@ impl Vm {
                 }
             }
         }
-        Ok(())
     }
 
     /// Runs the current thread for at most `budget` instructions.
@@ -1150,6 +1347,14 @@ impl Vm {
         if self.context.ring_position > layout::RING_SIZE - RING_MARGIN {
             self.drain_ring();
         }
+        if self.instrumentation.only_unknown && self.context.ring_position == 0 {
+            let compare = self
+                .observers
+                .iter()
+                .find(|observer| observer.interest().only_unknown)
+                .map_or(Compare::Nothing, |observer| observer.known_by(self.current));
+            self.context.known.renew(compare);
+        }
         let Some(thread) = self.threads.get_mut(&self.current) else {
             unreachable!("the running thread exists");
         };
@@ -1266,6 +1471,7 @@ impl Vm {
             Shape::Basic
         };
         let space = &self.space;
+        let observers = &mut self.observers;
         let fetch = |pc: u64, buffer: &mut [u8; 15]| space.fetch(pc, buffer);
         let translation = self.translator.translate(
             &mut self.cache,
@@ -1275,6 +1481,11 @@ impl Vm {
             &fetch,
             &self.instrumentation,
             &mut self.sites,
+            &mut |pc| {
+                observers
+                    .iter_mut()
+                    .any(|observer| observer.begins_epoch(pc))
+            },
         );
         if self.cache.flushes != flushes {
             // The sites of the dropped code go with it at the next flush by
@@ -1396,8 +1607,10 @@ impl Vm {
     fn drop_records_after_fault(&mut self) {
         let pc = self.context.regs.rip;
         while self.context.ring_position >= 16 {
-            let (_, site, _) = self.record_at(self.context.ring_position - 16);
-            if self.sites.get(site).pc != pc {
+            let (_, site, counter) = self.record_at(self.context.ring_position - 16);
+            let site = self.sites.get(site);
+            let remaining = (counter as i32).wrapping_add(site.correction);
+            if site.pc != pc || remaining != self.context.remaining as i32 {
                 break;
             }
             self.context.ring_position -= 16;
@@ -1493,6 +1706,7 @@ impl Vm {
         for observer in &mut self.observers {
             follow |= observer.hook(moment, &regs) == AfterHook::TellReturn;
         }
+        self.take_more_hooks();
         if follow && let Ok(back) = memory::get::<u64>(stack) {
             self.returns.push(PendingReturn {
                 thread,
@@ -1526,6 +1740,18 @@ impl Vm {
         moment.count = moment.count.saturating_sub(1);
         for observer in &mut self.observers {
             observer.kernel_access(moment, address, size, write);
+        }
+    }
+
+    /// Hooks that observers have found a need for while running.
+    pub(crate) fn take_more_hooks(&mut self) {
+        let mut more = Vec::new();
+        for observer in &mut self.observers {
+            more.extend(observer.more_hooks());
+        }
+        for pc in more {
+            self.entries.insert(pc);
+            self.add_hook(pc);
         }
     }
 

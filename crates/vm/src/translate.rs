@@ -29,10 +29,10 @@
 
 use crate::cache::{Cache, ExitKind, LINKED, MapEntry, PendingExit, REPEAT, Translation};
 use crate::context::{offset, reg};
-use crate::emit::{Emitter, Reg, condition};
+use crate::emit::{Combine, Emitter, Reg, condition};
 use crate::flags;
 use crate::layout;
-use crate::observe::{AccessSite, Sites};
+use crate::observe::{AccessSite, Sites, known};
 use iced_x86::{
     Code, Decoder, DecoderOptions, Encoder, FlowControl, Instruction, InstructionInfoFactory,
     MemoryOperand, Mnemonic, OpAccess, OpKind, Register,
@@ -56,6 +56,12 @@ pub const REPEAT_PART: u64 = 1 << 16;
 /// every instruction of a block are more than any block writes.
 pub const RING_MARGIN: u64 = 3 * 16 * MAX_BLOCK as u64;
 
+/// The ring is handed over when it has more.
+const RING_LIMIT: u32 = (layout::RING_SIZE - RING_MARGIN) as u32;
+
+/// Bytes of a conditional jump with a 32-bit distance.
+const JCC_LENGTH: u64 = 6;
+
 /// What the vm knows about a block that is to be translated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
@@ -70,6 +76,8 @@ pub enum Shape {
 pub struct Instrumentation {
     /// Write every access to the ring.
     pub accesses: bool,
+    /// Leave out those that the observer knows (`observe/known.rs`).
+    pub only_unknown: bool,
     /// Leave after every locked instruction.
     pub sequencers: bool,
     /// Addresses at which control goes to the vm first.
@@ -101,6 +109,14 @@ struct Builder<'a> {
     counted: bool,
     /// Accesses go to the ring.
     records: bool,
+    /// Accesses the observer knows do not.
+    only_unknown: bool,
+    /// Registers that no instruction of the block names, borrowed from its
+    /// beginning to wherever it is left; the guest's values are in the spill
+    /// slots.
+    borrowed: Vec<Reg>,
+    /// Code behind the block that records an access which is not known.
+    unknown: Vec<Unknown>,
     after_hook: u64,
     after_complex: u64,
     instruction_pc: u64,
@@ -108,6 +124,21 @@ struct Builder<'a> {
     variant: u32,
     /// Code behind the block that it depends on.
     seen: Vec<std::ops::Range<u64>>,
+}
+
+/// An access whose check leads behind the block if it is not known.
+struct Unknown {
+    /// rel32s that must point there.
+    from: Vec<u64>,
+    back: u64,
+    operand: Operand,
+    site: u32,
+    address: Reg,
+    other: Reg,
+    /// The flags are in rax, the guest's rax in its spill slot.
+    flags_alive: bool,
+    /// A write after which the observer's epoch may be another.
+    begins_epoch: bool,
 }
 
 /// Code behind the block for a way out of it.
@@ -119,20 +150,19 @@ struct Stub {
     /// Instructions executed when it is reached.
     done: u16,
     adjust: i32,
-    saved: Saved,
-}
-
-/// What a stub has to bring back.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Saved {
-    Nothing,
-    /// The flags, which are in rax (at a `SideExit`: they are alive).
-    Flags,
-    Rcx,
+    /// The flags are alive (and, but for a `SideExit`, saved in rax).
+    restore_flags: bool,
+    /// Registers to give back.
+    borrowed: Vec<Reg>,
 }
 
 enum StubKind {
     Exit(ExitKind),
+    /// There is something in the ring: leave if it is much, or if the
+    /// comparison is stale.
+    Ring {
+        back: u64,
+    },
     /// The unlikely side of a branch in a trace.
     SideExit(u64),
 }
@@ -145,7 +175,8 @@ impl Stub {
         pc: 0,
         done: 0,
         adjust: 0,
-        saved: Saved::Nothing,
+        restore_flags: false,
+        borrowed: Vec::new(),
     };
 }
 
@@ -171,6 +202,7 @@ impl Translator {
         fetch: Fetch,
         instrumentation: &Instrumentation,
         sites: &mut Sites,
+        begins_epoch: &mut dyn FnMut(u64) -> bool,
     ) -> Translation {
         let base = cache.next_address();
         let limit = match variant {
@@ -198,6 +230,9 @@ impl Translator {
             index: 0,
             counted: false,
             records: instrumentation.accesses,
+            only_unknown: instrumentation.only_unknown && variant == LINKED,
+            borrowed: Vec::new(),
+            unknown: Vec::new(),
             after_hook: 0,
             after_complex: 0,
             instruction_pc: pc,
@@ -205,7 +240,15 @@ impl Translator {
             variant,
             seen: Vec::new(),
         };
-        self.build(&mut builder, &decoded, fetch, instrumentation, sites);
+        self.build(
+            &mut builder,
+            &decoded,
+            fetch,
+            instrumentation,
+            sites,
+            begins_epoch,
+        );
+        self.record_unknown(&mut builder);
         builder.finish(&decoded)
     }
 
@@ -216,6 +259,7 @@ impl Translator {
         fetch: Fetch,
         instrumentation: &Instrumentation,
         sites: &mut Sites,
+        begins_epoch: &mut dyn FnMut(u64) -> bool,
     ) {
         builder.mark(0);
         if decoded.hook {
@@ -236,6 +280,10 @@ impl Translator {
             seen: Vec::new(),
         };
         let count_at = (builder.variant == LINKED).then(|| decoded.counting_place(&mut ahead));
+        if builder.only_unknown && !decoded.complex && builder.variant != REPEAT {
+            let free = self.unnamed(decoded);
+            builder.borrow(&free);
+        }
         for (index, step) in decoded.steps.iter().enumerate() {
             let instruction = &step.instruction;
             builder.index = index as u16;
@@ -247,7 +295,12 @@ impl Translator {
             }
             builder.mark(0);
             if instrumentation.accesses && !decoded.complex && builder.variant != REPEAT {
-                self.record_accesses(builder, instruction, sites);
+                let flags_alive =
+                    !decoded.flags_overwritten(index, count_at.map(|(place, _)| place));
+                self.record_accesses(builder, instruction, flags_alive, sites, begins_epoch);
+            }
+            if step.then == Then::Next && index == last && decoded.end != End::Continue {
+                builder.give_back();
             }
             match step.then {
                 Then::Next if index == last && decoded.end != End::Continue => {
@@ -266,7 +319,8 @@ impl Translator {
                         pc: target,
                         done: index as u16 + 1,
                         adjust: 0,
-                        saved: if alive { Saved::Flags } else { Saved::Nothing },
+                        restore_flags: alive,
+                        borrowed: builder.borrowed.clone(),
                     });
                 }
             }
@@ -279,6 +333,7 @@ impl Translator {
             {
                 builder.count(flags_alive);
             }
+            builder.give_back();
             builder.mark(0);
             builder.jump_direct(decoded.next);
         }
@@ -349,7 +404,7 @@ impl Translator {
             changed.set_memory_displacement64(target);
             return self.encode(builder, &changed);
         }
-        let scratch = self.scratch(instruction, &[]);
+        let scratch = self.scratch(instruction, &builder.borrowed);
         builder.spill(scratch);
         builder.mark(1 << scratch);
         builder.code.load_imm(scratch, target);
@@ -563,12 +618,15 @@ impl Translator {
         operands
     }
 
-    /// Writes a record for every access of `instruction` into the ring.
+    /// Writes a record for every access of `instruction` into the ring, but
+    /// for those the observer knows.
     fn record_accesses(
         &mut self,
         builder: &mut Builder,
         instruction: &Instruction,
+        flags_alive: bool,
         sites: &mut Sites,
+        begins_epoch: &mut dyn FnMut(u64) -> bool,
     ) {
         for operand in self.accesses(instruction) {
             let site = sites.add(AccessSite {
@@ -579,20 +637,123 @@ impl Translator {
                 locked: operand.locked,
                 correction: builder.correction(),
             });
-            let avoid: Vec<Reg> = [operand.base, operand.index]
-                .into_iter()
-                .filter_map(general_number)
-                .collect();
-            let address = self.scratch(instruction, &avoid);
-            let ring = self.scratch(instruction, &[avoid.as_slice(), &[address]].concat());
-            builder.spill(address);
-            builder.spill(ring);
-            self.load_address(builder, &operand, address, ring);
-            builder.write_record(site, address, ring);
-            builder.unspill(ring);
-            builder.unspill(address);
+            let begins_epoch = builder.only_unknown
+                && operand.write
+                && (operand.locked || begins_epoch(instruction.ip()));
+            let (address, other) = match builder.borrowed.as_slice() {
+                [address, other, ..] => (*address, *other),
+                borrowed => {
+                    let mut avoid: Vec<Reg> = [operand.base, operand.index]
+                        .into_iter()
+                        .filter_map(general_number)
+                        .collect();
+                    avoid.push(reg::RAX);
+                    avoid.extend(borrowed);
+                    let address = self.scratch(instruction, &avoid);
+                    avoid.push(address);
+                    (address, self.scratch(instruction, &avoid))
+                }
+            };
+            let spills = if builder.borrowed.is_empty() {
+                vec![address, other]
+            } else {
+                Vec::new()
+            };
+            for register in &spills {
+                builder.spill(*register);
+            }
+            let known_possible = !operand.locked && is_whole(operand.size);
+            self.load_address(builder, &operand, address, other);
+            if builder.only_unknown && known_possible {
+                let from = builder.check(&operand, address, other, flags_alive);
+                builder.unknown.push(Unknown {
+                    from,
+                    back: builder.code.here(),
+                    operand,
+                    site,
+                    address,
+                    other,
+                    flags_alive,
+                    begins_epoch,
+                });
+                if flags_alive {
+                    builder.restore_flags();
+                }
+            } else {
+                builder.write_record(site, address, other);
+                if begins_epoch {
+                    builder.stop_comparing();
+                }
+            }
+            for register in spills {
+                builder.unspill(register);
+            }
             builder.mark(0);
         }
+    }
+
+    /// The code behind the block that writes a record for an access which is
+    /// not known, and goes back.
+    fn record_unknown(&mut self, builder: &mut Builder) {
+        for unknown in std::mem::take(&mut builder.unknown) {
+            let Unknown {
+                from,
+                back,
+                operand,
+                site,
+                address,
+                other,
+                flags_alive,
+                begins_epoch,
+            } = unknown;
+            let here = builder.code.here();
+            for rel32 in from {
+                builder.code.patch_rel32(rel32, here);
+            }
+            // rax holds the flags where they are alive.
+            let rax_is_named = [operand.base, operand.index]
+                .into_iter()
+                .any(|register| general_number(register) == Some(reg::RAX));
+            let exchange = flags_alive && rax_is_named;
+            if exchange {
+                builder.code.store(Emitter::field(offset::FLAGS), reg::RAX);
+                builder.unspill(reg::RAX);
+            }
+            self.load_address(builder, &operand, address, other);
+            if exchange {
+                builder.code.load(reg::RAX, Emitter::field(offset::FLAGS));
+            }
+            if operand.write && !begins_epoch {
+                builder.stop_comparing_at_many(&operand, address, other);
+            }
+            builder.write_record(site, address, other);
+            if begins_epoch {
+                builder.stop_comparing();
+            }
+            builder.code.jump(back);
+        }
+    }
+
+    /// Registers that no instruction of the block names and that nothing the
+    /// translator adds uses.
+    fn unnamed(&mut self, decoded: &Decoded) -> Vec<Reg> {
+        let mut used = 1u32 << reg::RSP | 1 << reg::RAX | 1 << reg::RCX | 1 << reg::RDX;
+        for step in &decoded.steps {
+            let info = self.info.info(&step.instruction);
+            for register in info.used_registers() {
+                if let Some(number) = general_number(register.register()) {
+                    used |= 1 << number;
+                }
+            }
+            for memory in info.used_memory() {
+                for register in [memory.base(), memory.index()] {
+                    if let Some(number) = general_number(register) {
+                        used |= 1 << number;
+                    }
+                }
+            }
+        }
+        (0..16).filter(|number| used & (1 << number) == 0).collect()
     }
 
     /// `lea to, <operand>`, with the segment base; flags untouched.
@@ -926,6 +1087,26 @@ impl Decoded {
     }
 }
 
+impl Decoded {
+    /// The flags before the instruction at `index` are overwritten before the
+    /// block is left, counting included.
+    fn flags_overwritten(&self, index: usize, counted_at: Option<usize>) -> bool {
+        let steps = self.steps.iter().enumerate().skip(index);
+        flags::overwritten(steps.map(|(at, step)| {
+            let may_leave = matches!(step.then, Then::Branch { .. } | Then::Return(_));
+            let counts = at > index && counted_at == Some(at);
+            let leaves = counts || is_repeated(&step.instruction);
+            (&step.instruction, leaves, may_leave)
+        }))
+    }
+}
+
+/// An access that lies in one granule if it is aligned, or is made of whole
+/// ones.
+fn is_whole(size: u32) -> bool {
+    size.is_power_of_two() && size <= 64
+}
+
 /// How a block ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
@@ -1140,11 +1321,12 @@ fn reachable(from: u64, target: u64) -> bool {
 
 impl Builder<'_> {
     fn mark(&mut self, spilled: u16) {
+        let borrowed = self.borrowed.iter().fold(0, |all, one| all | 1 << one);
         self.map.push(MapEntry {
             host: self.code.bytes.len() as u32,
             index: self.index,
             guest: self.instruction_pc.wrapping_sub(self.pc) as i32,
-            spilled,
+            spilled: spilled | borrowed,
             counted: self.counted,
         });
     }
@@ -1159,6 +1341,94 @@ impl Builder<'_> {
 
     fn unspill(&mut self, register: Reg) {
         self.code.load(register, Self::spill_slot(register));
+    }
+
+    /// Takes two of the registers until the block is left.
+    fn borrow(&mut self, free: &[Reg]) {
+        if let [address, other, ..] = free {
+            self.borrowed = vec![*address, *other];
+            for register in self.borrowed.clone() {
+                self.spill(register);
+            }
+        }
+    }
+
+    /// The block is about to be left for good.
+    fn give_back(&mut self) {
+        for register in std::mem::take(&mut self.borrowed) {
+            self.unspill(register);
+        }
+    }
+
+    /// Compares the shadow word of the access at `address` with the present
+    /// epoch. Returns the places of jumps to be made if it is not known; flags
+    /// that are alive are left in rax.
+    fn check(&mut self, operand: &Operand, address: Reg, other: Reg, alive: bool) -> Vec<u64> {
+        if alive {
+            self.save_flags();
+        }
+        let unknown = self.cache.common_exit;
+        let which = layout::SHADOW - layout::CONTEXT + if operand.write { 8 } else { 0 };
+        let which = which as u32;
+        const LOAD: u8 = 0x8b;
+        const TEST: u8 = 0x85;
+        self.code.move_reg(other, address);
+        let fold = Emitter::field(offset::KNOWN_FOLD);
+        self.code.combine(Combine::And, other, fold);
+        if operand.size <= 8 {
+            let masks = offset::KNOWN_MASKS + 64 * operand.size.ilog2() as usize;
+            self.code.gs_scaled(LOAD, other, other, 2, which);
+            let marked = Emitter::field(offset::KNOWN_MARKED);
+            self.code.combine(Combine::Xor, other, marked);
+            // and address, 7
+            self.code.combine_imm8(0x83, 4, address, 7);
+            self.code.gs_scaled(TEST, other, address, 3, masks as u32);
+            return vec![self.code.jump_if(condition::NOT_EQUAL, unknown)];
+        }
+        // All granules it can reach into, in full.
+        (0..=operand.size / 8)
+            .map(|granule| {
+                self.code
+                    .gs_scaled(LOAD, address, other, 2, which + 32 * granule);
+                let word = Emitter::field(offset::KNOWN_WORD);
+                self.code.combine(Combine::Compare, address, word);
+                self.code.jump_if(condition::NOT_EQUAL, unknown)
+            })
+            .collect()
+    }
+
+    /// The present epoch may end with the last record.
+    fn stop_comparing(&mut self) {
+        for field in [offset::KNOWN_WORD, offset::KNOWN_MARKED] {
+            self.code.store_imm64(Emitter::field(field), -1);
+        }
+        self.code
+            .store_imm64(Emitter::field(offset::KNOWN_STALE), 1);
+    }
+
+    /// The same, if the written word is one that only the observer
+    /// understands. Leaves the address alone.
+    fn stop_comparing_at_many(&mut self, operand: &Operand, address: Reg, other: Reg) {
+        let granules = if operand.size <= 8 {
+            0
+        } else {
+            operand.size / 8
+        };
+        for granule in 0..=granules {
+            let which = (layout::SHADOW - layout::CONTEXT + 8) as u32 + 32 * granule;
+            self.code.move_reg(other, address);
+            let fold = Emitter::field(offset::KNOWN_FOLD);
+            self.code.combine(Combine::And, other, fold);
+            self.code.gs_scaled(0x8b, other, other, 2, which);
+            // sar other, 52; cmp other, -1
+            self.code.combine_imm8(0xc1, 7, other, 52);
+            self.code.combine_imm8(0x83, 7, other, 0xff);
+            // jne over it
+            self.code.raw(&[0x75, 0]);
+            let over = self.code.here() - 1;
+            self.stop_comparing();
+            self.code.patch_rel8_here(over);
+        }
     }
 
     /// What must be added to the counter at this point to have the
@@ -1184,35 +1454,32 @@ impl Builder<'_> {
         if flags_alive && !self.records {
             return self.subtract_without_flags(instructions, adjust, pc);
         }
-        let saved = if flags_alive {
-            Saved::Flags
-        } else {
-            Saved::Nothing
-        };
         if flags_alive {
-            self.spill(reg::RAX);
-            // lahf; seto al
-            self.code.raw(&[0x9f, 0x0f, 0x90, 0xc0]);
+            self.save_flags();
         }
         self.code
             .sub_memory(Emitter::field(offset::REMAINING), instructions);
-        let leave = |builder: &mut Self, condition: u8, kind: ExitKind| {
+        let leave = |builder: &mut Self, condition: u8, kind: StubKind| {
             let from = builder.code.jump_if(condition, builder.cache.common_exit);
             builder.stubs.push(Stub {
                 from,
-                kind: StubKind::Exit(kind),
+                kind,
                 pc,
                 done: 0,
                 adjust,
-                saved,
+                restore_flags: flags_alive,
+                borrowed: builder.borrowed.clone(),
             });
         };
-        leave(self, condition::SIGN, ExitKind::Quantum);
-        if self.records {
-            let limit = (layout::RING_SIZE - RING_MARGIN) as u32;
-            self.code
-                .compare_memory(Emitter::field(offset::RING_POSITION), limit);
-            leave(self, condition::ABOVE, ExitKind::RingFull);
+        leave(self, condition::SIGN, StubKind::Exit(ExitKind::Quantum));
+        let position = Emitter::field(offset::RING_POSITION);
+        if self.only_unknown {
+            self.code.compare_memory(position, known::SOON);
+            let back = self.code.here() + JCC_LENGTH;
+            leave(self, condition::ABOVE, StubKind::Ring { back });
+        } else if self.records {
+            self.code.compare_memory(position, RING_LIMIT);
+            leave(self, condition::ABOVE, StubKind::Exit(ExitKind::RingFull));
         }
         if flags_alive {
             self.restore_flags();
@@ -1246,7 +1513,8 @@ impl Builder<'_> {
             pc,
             done: 0,
             adjust,
-            saved: Saved::Rcx,
+            restore_flags: false,
+            borrowed: vec![reg::RCX],
         });
         self.unspill(reg::RCX);
     }
@@ -1274,6 +1542,12 @@ impl Builder<'_> {
         self.unspill(reg::RDX);
     }
 
+    fn save_flags(&mut self) {
+        self.spill(reg::RAX);
+        // lahf; seto al
+        self.code.raw(&[0x9f, 0x0f, 0x90, 0xc0]);
+    }
+
     fn restore_flags(&mut self) {
         // add al, 0x7f (overflows if the overflow flag was set); sahf
         self.code.raw(&[0x04, 0x7f, 0x9e]);
@@ -1297,6 +1571,9 @@ impl Builder<'_> {
     /// Leaves for the vm.
     fn exit_now(&mut self, kind: ExitKind, pc: u64) {
         let adjust = self.correction();
+        for register in self.borrowed.clone() {
+            self.unspill(register);
+        }
         self.leave(kind, pc, 0, adjust);
     }
 
@@ -1401,23 +1678,42 @@ impl Builder<'_> {
                 pc,
                 done,
                 adjust,
-                saved,
+                restore_flags,
+                borrowed,
             } = std::mem::replace(&mut self.stubs[next], Stub::DONE);
             next += 1;
             let here = self.code.here();
             self.code.patch_rel32(from, here);
+            if let StubKind::Ring { back } = kind {
+                let stale = Emitter::field(offset::KNOWN_STALE);
+                self.code.compare_memory(stale, 0);
+                let leave = self.code.jump_if(condition::NOT_EQUAL, back);
+                let position = Emitter::field(offset::RING_POSITION);
+                self.code.compare_memory(position, RING_LIMIT);
+                self.code.jump_if(condition::NOT_ABOVE, back);
+                let here = self.code.here();
+                self.code.patch_rel32(leave, here);
+            }
             match kind {
-                StubKind::Exit(kind) => {
-                    match saved {
-                        Saved::Nothing => {}
-                        Saved::Flags => self.restore_flags(),
-                        Saved::Rcx => self.unspill(reg::RCX),
+                StubKind::Exit(_) | StubKind::Ring { .. } => {
+                    if restore_flags {
+                        self.restore_flags();
                     }
+                    for register in borrowed {
+                        self.unspill(register);
+                    }
+                    let kind = match kind {
+                        StubKind::Exit(kind) => kind,
+                        _ => ExitKind::RingFull,
+                    };
                     self.leave(kind, pc, 0, adjust);
                 }
                 StubKind::SideExit(target) => {
+                    for register in borrowed {
+                        self.unspill(register);
+                    }
                     if self.variant == LINKED {
-                        self.subtract(u32::from(done), 0, target, saved == Saved::Flags);
+                        self.subtract(u32::from(done), 0, target, restore_flags);
                     }
                     self.jump_direct(target);
                 }

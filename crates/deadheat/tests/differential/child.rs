@@ -71,7 +71,10 @@ struct Watcher(std::rc::Rc<std::cell::RefCell<Vec<AccessEvent>>>);
 
 impl Observer for Watcher {
     fn interest(&self) -> Interest {
-        Interest { accesses: true }
+        Interest {
+            accesses: true,
+            ..Interest::default()
+        }
     }
     fn accesses(&mut self, batch: &[AccessEvent]) {
         self.0.borrow_mut().extend_from_slice(batch);

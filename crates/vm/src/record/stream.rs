@@ -14,7 +14,7 @@
 use super::RecordError;
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -123,8 +123,22 @@ impl StreamWriter {
     }
 }
 
+/// Reads from an offset of its own: copies of the vm share the file's.
+struct OwnOffset {
+    file: File,
+    offset: u64,
+}
+
+impl Read for OwnOffset {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let length = self.file.read_at(buffer, self.offset)?;
+        self.offset += length as u64;
+        Ok(length)
+    }
+}
+
 pub struct StreamReader {
-    file: BufReader<File>,
+    file: BufReader<OwnOffset>,
     path: PathBuf,
     buffer: Vec<u8>,
     position: usize,
@@ -139,7 +153,7 @@ pub struct StreamReader {
 impl StreamReader {
     pub fn open(path: &Path) -> Result<Self, RecordError> {
         let file = File::open(path).map_err(|error| RecordError::read(path, error))?;
-        let mut file = BufReader::new(file);
+        let mut file = BufReader::new(OwnOffset { file, offset: 0 });
         let mut start = [0; 8];
         file.read_exact(&mut start)
             .map_err(|_| RecordError::damaged(path, "it is shorter than its header"))?;
