@@ -84,6 +84,11 @@ struct CopyState {
     frozen: BTreeSet<u32>,
     /// Every slice the copy has run.
     slices: Vec<Choice>,
+    /// Virtual time up to which arrivals have been looked for.
+    looked_at: u64,
+    /// Program counters at which a slice may end, and where one just did.
+    preempt: HashSet<u64>,
+    preempted: Option<Moment>,
 }
 
 /// Where `run_process` stops before the guest's end.
@@ -769,16 +774,13 @@ impl Vm {
             self.flush_recording()?;
         }
         self.give_turn(false);
-        let mut runnable = self.wait_for_runnable()?;
+        let runnable = self.wait_for_runnable()?;
         if self.ended.is_some() {
             return Ok(None);
         }
         self.take_turn()?;
-        if let Some(copy) = &self.copy {
-            runnable.retain(|thread| !copy.frozen.contains(thread));
-            if runnable.is_empty() {
-                return Ok(None);
-            }
+        if runnable.is_empty() {
+            return Ok(None);
         }
         let last = self.last_slice;
         let Pace::Policy { policy, .. } = &mut self.pace else {
@@ -891,6 +893,9 @@ impl Vm {
                 .as_ref()
                 .is_some_and(|tree| tree.ordered || tree.forked);
             for (id, thread) in &self.threads {
+                if self.is_frozen(*id) {
+                    continue;
+                }
                 match &thread.state {
                     State::Runnable => runnable.push(*id),
                     State::Blocked(wait) => {
@@ -915,8 +920,21 @@ impl Vm {
                 }
                 return Ok(runnable);
             }
+            if outside && let Some(arrival) = self.next_arrival(now) {
+                // Every thread waits: what came next in the recorded run
+                // comes now, unless a timer is earlier.
+                if next_deadline.is_none_or(|deadline| arrival <= deadline) {
+                    if let Some(copy) = self.io.copy() {
+                        copy.inputs.release(arrival);
+                    }
+                    self.clock.jumped += arrival.saturating_sub(now);
+                    self.wake_outside_waiters();
+                    continue;
+                }
+            }
             match next_deadline {
-                // Nothing comes from outside into a copy: time just passes.
+                // Nothing else comes from outside into a copy: time just
+                // passes.
                 Some(deadline) if !outside || self.copy.is_some() => {
                     let jump = deadline.saturating_sub(now);
                     self.clock.jumped += jump;
@@ -938,9 +956,49 @@ impl Vm {
         }
     }
 
+    fn is_frozen(&self, thread: u32) -> bool {
+        self.copy
+            .as_ref()
+            .is_some_and(|copy| copy.frozen.contains(&thread))
+    }
+
+    /// In a copy: when the next input arrives.
+    fn next_arrival(&mut self, now: u64) -> Option<u64> {
+        self.io.copy()?.inputs.next_arrival(now)
+    }
+
     /// Makes this vm a copy that stops after `instructions` more: the recorded
     /// schedule becomes a guide, and nothing reaches the outside.
     pub(crate) fn become_copy(&mut self, instructions: u64) -> Result<(), Error> {
+        // A copy of a copy goes on as that one would.
+        if self.copy.is_none() {
+            self.make_schedule_a_guide()?;
+            self.cache.short_lived = true;
+            self.io.become_copy()?;
+            self.muted = true;
+            self.tree = None;
+            self.copy = Some(CopyState {
+                limit: 0,
+                frozen: BTreeSet::new(),
+                slices: Vec::new(),
+                looked_at: self.now(),
+                preempt: HashSet::new(),
+                preempted: None,
+            });
+        }
+        self.limit(instructions);
+        Ok(())
+    }
+
+    /// In a copy: stops after this many instructions from here on.
+    pub fn limit(&mut self, instructions: u64) {
+        let limit = self.instructions().saturating_add(instructions);
+        if let Some(copy) = &mut self.copy {
+            copy.limit = limit;
+        }
+    }
+
+    fn make_schedule_a_guide(&mut self) -> Result<(), Error> {
         let mut slices = VecDeque::new();
         // The slice under way goes on first.
         let rest = self.slice.take();
@@ -972,15 +1030,6 @@ impl Vm {
             policy: Box::new(Recorded::new(slices, crate::DEFAULT_QUANTUM)),
             steps: None,
         };
-        self.cache.short_lived = true;
-        self.io.become_copy()?;
-        self.muted = true;
-        self.tree = None;
-        self.copy = Some(CopyState {
-            limit: self.instructions().saturating_add(instructions),
-            frozen: BTreeSet::new(),
-            slices: Vec::new(),
-        });
         Ok(())
     }
 
@@ -998,6 +1047,30 @@ impl Vm {
             });
         }
         slices
+    }
+
+    /// In a copy: slices may end before the instructions at these addresses,
+    /// as they do at sequencers.
+    pub fn preempt_at(&mut self, pcs: impl IntoIterator<Item = u64>) {
+        for pc in pcs {
+            if let Some(copy) = &mut self.copy {
+                copy.preempt.insert(pc);
+            }
+            self.add_hook(pc);
+        }
+    }
+
+    /// Ends the slice here, before an instruction of `preempt_at`; once.
+    fn preempts(&mut self) -> bool {
+        let (moment, pc) = (self.moment(), self.context.regs.rip);
+        let Some(copy) = &mut self.copy else {
+            return false;
+        };
+        if !copy.preempt.contains(&pc) || copy.preempted == Some(moment) || self.before_syscalls {
+            return false;
+        }
+        copy.preempted = Some(moment);
+        true
     }
 
     /// In a copy: holds a thread back, or lets it go on.
@@ -1036,6 +1109,13 @@ impl Vm {
                 steps: None,
             };
         }
+    }
+
+    /// In a copy: the policy is not told who ran last, so that two copies that
+    /// came here in different ways go on alike.
+    pub fn forget_last_slice(&mut self) {
+        self.slice = None;
+        self.last_slice = None;
     }
 
     /// In a copy: runs one thread alone for at most `instructions`. With
@@ -1130,6 +1210,10 @@ impl Vm {
     /// ready, waiting for at most `timeout` nanoseconds (for ever with
     /// `None`), and makes those threads runnable.
     fn look_outside(&mut self, timeout: Option<u64>) -> Result<(), Error> {
+        if self.copy.is_some() {
+            self.look_at_arrivals();
+            return Ok(());
+        }
         let mut polled = Vec::new();
         let mut owners = Vec::new();
         let mut child_waiters = false;
@@ -1212,6 +1296,33 @@ impl Vm {
                 {
                     thread.state = State::Runnable;
                 }
+            }
+        }
+    }
+
+    /// In a copy: whoever waits for the outside looks again when something has
+    /// arrived since the last look.
+    fn look_at_arrivals(&mut self) {
+        let now = self.now();
+        let Some(copy) = &mut self.copy else {
+            return;
+        };
+        let Some(io) = self.io.copy() else {
+            return;
+        };
+        let next = io.inputs.next_arrival(copy.looked_at);
+        copy.looked_at = copy.looked_at.max(now);
+        if next.is_some_and(|time| time <= now) {
+            self.wake_outside_waiters();
+        }
+    }
+
+    fn wake_outside_waiters(&mut self) {
+        for thread in self.threads.values_mut() {
+            if let State::Blocked(wait) = &thread.state
+                && matches!(wait.on, WaitOn::Host(_) | WaitOn::Child)
+            {
+                thread.state = State::Runnable;
             }
         }
     }
@@ -1299,6 +1410,7 @@ impl Vm {
                         self.clear_stored_pointers();
                         None
                     }
+                    ExitKind::Hook if self.preempts() => Some(SliceEnd::Sequencer),
                     ExitKind::Hook => {
                         self.drain_ring();
                         self.hooked();
@@ -1339,6 +1451,15 @@ impl Vm {
         match self.pace {
             Pace::Policy { .. } => Some(end),
             Pace::Follow(_) => None,
+        }
+    }
+
+    /// A system call is a sequencer, for policies that ask for them.
+    pub(crate) fn sequencer_after_call(&mut self) -> Option<SliceEnd> {
+        if self.instrumentation.sequencers {
+            self.give_way(SliceEnd::Sequencer)
+        } else {
+            None
         }
     }
 

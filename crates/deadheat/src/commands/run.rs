@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::record::{self, ScheduleArguments};
+use crate::exploration::{self, ExploreOptions};
 use crate::orders;
 use crate::reporting::ReportOptions;
 use report::Stream;
@@ -28,6 +29,8 @@ pub struct Arguments {
     schedules: u64,
     #[command(flatten)]
     schedule: ScheduleArguments,
+    #[command(flatten)]
+    explore: ExploreOptions,
     #[command(flatten)]
     report: ReportOptions,
     /// The program and its arguments
@@ -108,7 +111,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         let schedule = arguments.schedule.choice_of_row(number);
         let program = with_threads(&program, number);
         record_run(&directory, &program, schedule, number > 0)?;
-        let result = find_and_play(&directory);
+        let result = find_and_play(&directory, &arguments.explore);
         if temporary {
             // What cannot be removed is in the way of nobody.
             let _ = std::fs::remove_dir_all(&directory);
@@ -127,10 +130,11 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     Ok(reporting.finish(report)?)
 }
 
-/// The races of a recording, with both orders of each played.
-fn find_and_play(directory: &Path) -> Result<race::Report, Failure> {
+/// The races of a recording, with both orders of each played and followed.
+fn find_and_play(directory: &Path, explore: &ExploreOptions) -> Result<race::Report, Failure> {
     let mut report = detect::detect(directory, &detect::Options::default())?;
     orders::play(&mut report, directory, orders::INSTANCES)?;
+    exploration::classify(&mut report, directory, explore, exploration::SCHEDULES)?;
     Ok(report)
 }
 
