@@ -40,7 +40,7 @@ fn rounds() -> u64 {
 }
 
 /// Seconds a command may take: a changed program may run for ever.
-const LIMIT: &str = "20";
+const LIMIT: &str = "120";
 
 fn deadheat(arguments: &[&str], last: &Path, folder: &Path) -> Output {
     Command::new("timeout")
