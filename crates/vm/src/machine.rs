@@ -736,9 +736,9 @@ impl Vm {
         match &mut self.pace {
             Pace::Policy { steps, .. } => {
                 if let Some(steps) = steps {
-                    // Inputs first, as ever.
-                    self.io.finish()?;
+                    // Inputs first, as ever; both ends in one go.
                     steps.push(&Step::End(ending))?;
+                    self.io.finish()?;
                     steps.finish()?;
                 }
             }
@@ -1176,7 +1176,11 @@ impl Vm {
     /// true if one did: the slice is to end.
     fn mend_counter(&mut self) -> bool {
         let broken = std::mem::take(&mut self.context.broken);
-        self.context.remaining += broken;
+        // A signal between the load and the store of the counter takes nothing
+        // from it: what was taken is overwritten.
+        if self.context.remaining < -(BREAK / 2) {
+            self.context.remaining += broken;
+        }
         broken != 0
     }
 

@@ -229,16 +229,22 @@ impl Recording {
         })
     }
 
-    /// Fails if a process's schedule is finished and its inputs are not: the
-    /// vm writes their end first, so they were cut short later.
+    /// Fails if one of a process's streams is finished and the other is not:
+    /// the vm writes both ends in one go, so it was cut short later.
     pub fn check_ends(&self, number: u32) -> Result<(), RecordError> {
         let folder = self.process(number);
-        let inputs = folder.join("inputs");
-        if stream::is_finished(&folder.join("schedule"))? && !stream::is_finished(&inputs)? {
-            return Err(RecordError::damaged(
-                &inputs,
-                "its end is missing although the recording was finished",
-            ));
+        let streams = [folder.join("schedule"), folder.join("inputs")];
+        let finished = [
+            stream::is_finished(&streams[0])?,
+            stream::is_finished(&streams[1])?,
+        ];
+        for (path, missing) in streams.iter().zip(finished.map(|finished| !finished)) {
+            if missing && finished.contains(&true) {
+                return Err(RecordError::damaged(
+                    path,
+                    "its end is missing although the recording was finished",
+                ));
+            }
         }
         Ok(())
     }
