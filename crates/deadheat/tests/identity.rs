@@ -203,7 +203,10 @@ fn replay_observed(directory: &Path) -> Result<ExitCode, String> {
     struct Count(u64);
     impl Observer for Count {
         fn interest(&self) -> Interest {
-            Interest { accesses: true }
+            Interest {
+                accesses: true,
+                ..Interest::default()
+            }
         }
         fn accesses(&mut self, batch: &[AccessEvent]) {
             self.0 += batch.len() as u64;

@@ -62,6 +62,15 @@ impl Epoll {
         })
     }
 
+    /// Members outside the vm that can still fire.
+    pub fn outer_members(&self) -> Vec<(DescriptionId, i16)> {
+        self.members
+            .iter()
+            .filter(|(_, member)| member.outside && !member.spent)
+            .map(|((_, id), member)| (*id, member.events as i16))
+            .collect()
+    }
+
     /// Members inside the vm that can still fire.
     pub fn inner_members(&self) -> Vec<(DescriptionId, i16)> {
         self.members
@@ -541,12 +550,49 @@ impl Vm {
         Ok(reports.len() as i64)
     }
 
+    /// In a copy: which members outside are ready is worked out from what has
+    /// arrived. One with EPOLLET is told again when more has.
+    fn collect_in_copy(
+        &mut self,
+        set: DescriptionId,
+        room: usize,
+        reports: &mut Vec<(u32, u64)>,
+    ) -> Result<(), Halt> {
+        let members: Vec<_> = self
+            .epoll(set)?
+            .members
+            .iter()
+            .filter(|(_, member)| member.outside && !member.spent)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in members.into_iter().take(room) {
+            let ready = self.readiness_in_copy(key.1) as u16 as u32;
+            let arrivals = [self.arrivals_in_copy(key.1), 0];
+            let Some(member) = self.epoll(set)?.members.get_mut(&key) else {
+                continue;
+            };
+            let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+            let ready = ready & (member.events | always);
+            let edge = member.events & libc::EPOLLET as u32 != 0;
+            if ready == 0 || (edge && member.seen == Some(arrivals)) {
+                continue;
+            }
+            member.seen = Some(arrivals);
+            member.spent = member.events & libc::EPOLLONESHOT as u32 != 0;
+            reports.push((ready, member.data));
+        }
+        Ok(())
+    }
+
     fn collect_outside(
         &mut self,
         set: DescriptionId,
         room: usize,
         reports: &mut Vec<(u32, u64)>,
     ) -> Result<(), Halt> {
+        if self.io.is_copy() {
+            return self.collect_in_copy(set, room, reports);
+        }
         let number = self.epoll(set)?.host_number();
         let (_, answer) = self.io.external_bytes(libc::SYS_epoll_wait as u32, || {
             let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; room.min(4096)];

@@ -16,6 +16,7 @@ mod fcntl;
 mod fd;
 mod file;
 mod futex;
+mod in_copy;
 mod ioctl;
 mod memory_map;
 mod misc;
@@ -48,6 +49,7 @@ use crate::thread::{State, Wait};
 use crate::{Error, context::reg};
 
 pub use fd::Descriptors;
+pub(crate) use file::WOULD_BLOCK;
 pub use opening::Opening;
 
 /// A system call being executed, first or again.
@@ -122,6 +124,8 @@ pub struct Kernel {
     pub shared_files: memory_map::SharedFiles,
     pub shared_memory: shared_memory::SharedMemory,
     pub timers: timer::Timers,
+    /// How many streams of each origin were made.
+    made: std::collections::HashMap<u64, u32>,
     /// System calls already complained about.
     reported: std::collections::BTreeSet<u64>,
 }
@@ -181,7 +185,23 @@ impl Vm {
             // Another thread may have taken the signal meanwhile.
             call.interrupted = self.must_interrupt();
         }
-        let mut outcome = self.dispatch(&mut call);
+        let minds = self.io.minds_streams();
+        if minds {
+            let asking = self.asking(&call);
+            self.io.ask(asking);
+        }
+        let imagined = if self.io.is_copy() {
+            self.imagine(&call)
+        } else {
+            None
+        };
+        let mut outcome = match imagined {
+            Some(outcome) => outcome,
+            None => self.dispatch(&mut call),
+        };
+        if minds {
+            self.io.ask(Default::default());
+        }
         self.settle();
         if matches!(outcome, Err(Halt::Block(_))) && self.must_interrupt() {
             self.kernel.futexes.forget(self.current);
@@ -237,7 +257,7 @@ impl Vm {
         if let Some(delivered) = self.deliver_after(interrupted)? {
             return Ok(Some(delivered));
         }
-        Ok(end)
+        Ok(end.or_else(|| self.sequencer_after_call()))
     }
 
     fn tell_syscall(&mut self, call: &Call, result: i64) {
@@ -249,6 +269,7 @@ impl Vm {
                 result,
             };
             self.tell_observers(|observer, regs| observer.syscall(&event, regs));
+            self.take_more_hooks();
             for (address, length) in std::mem::take(&mut self.kernel_writes) {
                 self.tell_kernel_access(address, length as u64, true);
             }

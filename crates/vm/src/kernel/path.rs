@@ -373,6 +373,7 @@ impl Vm {
             }));
         }
         *opening = None;
+        let (result, facts) = self.opened_in_copy(&name, flags, result, facts);
         if result < 0 {
             return Ok(result);
         }
@@ -433,11 +434,18 @@ impl Vm {
 
     fn stat_descriptor(&mut self, fd: i32, buffer: u64) -> Outcome {
         if let Some(host) = self.host_use(fd)? {
-            return self.host_call_writing(
+            let result = self.host_call_writing(
                 libc::SYS_fstat,
                 [host.number as u64, buffer, 0, 0, 0, 0],
                 |_| vec![(buffer, size_of::<libc::stat>())],
-            );
+            )?;
+            if result == 0
+                && let Some(length) = self.length_in_copy(fd)?
+            {
+                let at = std::mem::offset_of!(libc::stat, st_size) as u64;
+                memory::put(buffer + at, length)?;
+            }
+            return Ok(result);
         }
         let stat = self.object_stat(fd)?;
         // SAFETY: the bytes of a C structure without padding that matters.
@@ -768,7 +776,10 @@ impl Vm {
         if result < 0 {
             return Ok(result);
         }
-        let object = Object::Host(HostFile::new(opened, kind));
+        let mut file = HostFile::new(opened, kind);
+        let thread = self.current.to_le_bytes();
+        file.stream = self.new_stream(&[b"made", &number.to_le_bytes(), &thread]);
+        let object = Object::Host(file);
         Ok(i64::from(self.kernel.fds.open(0, object, flags, cloexec)?))
     }
 }

@@ -281,7 +281,7 @@ impl Vm {
                 *steps = Some(StepWriter::create(&folder.join("schedule"))?);
                 ProcessFacts { number, parent }.write(&folder)?;
             }
-            (Io::Replay { inputs, files }, Pace::Follow(steps)) => {
+            (Io::Replay { inputs, files, .. }, Pace::Follow(steps)) => {
                 *inputs = InputReader::open(&folder.join("inputs"))?;
                 *files = Files::open(&tree.directory, number)?;
                 *steps = StepReader::open(&folder.join("schedule"))?;

@@ -130,6 +130,11 @@ impl StepWriter {
     pub fn flush(&mut self) -> Result<(), RecordError> {
         self.0.flush()
     }
+
+    /// The process is over.
+    pub fn finish(&mut self) -> Result<(), RecordError> {
+        self.0.finish()
+    }
 }
 
 pub struct StepReader {
@@ -204,6 +209,11 @@ impl StepReader {
             }
         };
         Ok(Some(step))
+    }
+
+    /// The process has ended: nothing follows.
+    pub fn expect_end(&mut self) -> Result<(), RecordError> {
+        self.stream.expect_end()
     }
 
     pub fn path(&self) -> &Path {
