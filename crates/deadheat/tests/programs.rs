@@ -52,7 +52,6 @@ text() { cat "$SOURCES"/crates/vm/src/*.rs "$SOURCES"/crates/vm/src/kernel/*.rs;
 /// One stanza.
 struct Case {
     fields: BTreeMap<String, String>,
-    port: u16,
 }
 
 impl Case {
@@ -144,8 +143,7 @@ fn read_cases() -> Vec<Case> {
                 }
             }
             if fields.contains_key("name") {
-                let port = 21000 + cases.len() as u16;
-                cases.push(Case { fields, port });
+                cases.push(Case { fields });
             }
         }
     }
@@ -165,10 +163,19 @@ fn missing_packages(case: &Case) -> Vec<String> {
         .collect()
 }
 
+/// A port of loopback that is free now.
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .map_or(21000, |address| address.port())
+}
+
 /// The place one case works in.
 struct Place<'a> {
     case: &'a Case,
     folder: PathBuf,
+    /// A port nobody uses, for servers.
+    port: u16,
 }
 
 impl Place<'_> {
@@ -187,7 +194,7 @@ impl Place<'_> {
             .current_dir(self.work())
             .env("SOURCES", sources())
             .env("UNDER", under)
-            .env("PORT", self.case.port.to_string())
+            .env("PORT", self.port.to_string())
             .env("LC_ALL", "C")
             .env("TZ", "UTC")
             .env("HOME", self.work())
@@ -587,6 +594,7 @@ fn one(case: &Case, root: &Path, all: bool) -> Option<Row> {
     let place = Place {
         case,
         folder: root.join(case.name()),
+        port: free_port(),
     };
     let result = if missing.is_empty() {
         std::fs::create_dir_all(&place.folder)

@@ -20,6 +20,8 @@ pub struct Machine {
     personality: u64,
     no_new_privileges: bool,
     dumpable: Option<u64>,
+    /// Descriptors the vm may have altogether.
+    descriptors: u64,
     /// Bytes of memory and swap that the machine has.
     memory: u64,
     /// Unknown requests already complained about.
@@ -188,6 +190,8 @@ impl Vm {
         for (limit, word) in limits.iter_mut().zip(words) {
             *limit = word;
         }
+        let [_, hard] = self.kernel.machine.limits[libc::RLIMIT_NOFILE as usize];
+        self.kernel.machine.descriptors = hard;
         let memory = bytes.last_chunk::<8>();
         self.kernel.machine.memory = memory.map_or(u64::MAX, |word| u64::from_le_bytes(*word));
         self.apply_descriptor_limit();
@@ -244,7 +248,11 @@ impl Vm {
 
     fn apply_descriptor_limit(&mut self) {
         let soft = self.kernel.machine.limits[libc::RLIMIT_NOFILE as usize][0];
-        self.kernel.fds.limit = soft.min(1 << 20) as i32;
+        // Every descriptor of the guest may become one of the host's, and the
+        // vm has some of its own.
+        let most = self.kernel.machine.descriptors;
+        let most = most.saturating_sub(OWN_DESCRIPTORS).max(most / 2);
+        self.kernel.fds.limit = soft.min(most).min(1 << 20) as i32;
     }
 
     pub(super) fn sys_prlimit(&mut self, pid: u64, resource: u64, new: u64, old: u64) -> Outcome {
@@ -557,6 +565,9 @@ impl Vm {
         }
     }
 }
+
+/// Room kept for the vm's own descriptors.
+const OWN_DESCRIPTORS: u64 = 128;
 
 /// Memory and swap of this machine, in bytes.
 fn machine_memory() -> u64 {
