@@ -39,6 +39,7 @@ test-all: test
 bench: build
 	@scripts/need valgrind xz-utils pigz bzip2 perl python3 sqlite3 time dpkg-dev
 	bench/vm/run
+	bench/detect/run
 	bench/report
 	bench/sample/run
 	bench/ifr/run

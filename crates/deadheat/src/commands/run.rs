@@ -29,6 +29,8 @@ pub struct Arguments {
     #[command(flatten)]
     schedule: ScheduleArguments,
     #[command(flatten)]
+    order: super::detect::OrderArguments,
+    #[command(flatten)]
     report: ReportOptions,
     /// The program and its arguments
     #[arg(
@@ -41,7 +43,7 @@ pub struct Arguments {
 }
 
 /// Records one run in a process of its own.
-fn record_run(
+pub fn record_run(
     directory: &Path,
     program: &Program,
     schedule: ScheduleChoice,
@@ -67,7 +69,7 @@ fn record_run(
 
 /// Teams of other sizes in later runs: where an array is cut into shares
 /// decides which accesses meet.
-fn with_threads(program: &Program, number: u64) -> Program {
+pub fn with_threads(program: &Program, number: u64) -> Program {
     const SIZES: [u64; 8] = [4, 3, 8, 2, 5, 16, 7, 36];
     let mut program = program.clone();
     for variable in ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"] {
@@ -108,7 +110,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         let schedule = arguments.schedule.choice_of_row(number);
         let program = with_threads(&program, number);
         record_run(&directory, &program, schedule, number > 0)?;
-        let result = find_and_play(&directory);
+        let result = find_and_play(&directory, &arguments.order.options());
         if temporary {
             // What cannot be removed is in the way of nobody.
             let _ = std::fs::remove_dir_all(&directory);
@@ -128,13 +130,13 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
 }
 
 /// The races of a recording, with both orders of each played.
-fn find_and_play(directory: &Path) -> Result<race::Report, Failure> {
-    let mut report = detect::detect(directory, &detect::Options::default())?;
+fn find_and_play(directory: &Path, options: &detect::Options) -> Result<race::Report, Failure> {
+    let mut report = detect::detect(directory, options)?;
     orders::play(&mut report, directory, orders::INSTANCES)?;
     Ok(report)
 }
 
-fn temporary_directory() -> Result<PathBuf, Failure> {
+pub fn temporary_directory() -> Result<PathBuf, Failure> {
     let base = std::env::temp_dir();
     for number in 0..u32::MAX {
         let path = base.join(format!("deadheat-{}-{number}", std::process::id()));
