@@ -798,7 +798,7 @@ impl<C: Checker> Engine<C> {
                 (true, false, false)
             }
             None if event.size <= 8
-                && event.address % u64::from(event.size.max(1)) == 0
+                && event.address.is_multiple_of(u64::from(event.size.max(1)))
                 && self.code.is_bare(event.pc) =>
             {
                 return self.bare(event, thread, access);

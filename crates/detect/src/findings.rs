@@ -85,6 +85,15 @@ fn lock_stop(found: &Found, (moment, order): (Moment, u64), lock: u64) -> Wanted
     }
 }
 
+/// The lock itself, not its first field in the C or C++ library.
+fn object_name(path: &str) -> &str {
+    [".__data", "._M_mutex", ".<std::"]
+        .iter()
+        .filter_map(|inner| path.find(inner))
+        .min()
+        .map_or(path, |end| &path[..end])
+}
+
 /// All the stops that the report needs.
 pub fn wanted(found: &Found) -> Vec<Wanted> {
     let mut wanted = Vec::new();
@@ -275,7 +284,8 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
         names: scenes
             .iter()
             .filter_map(|(stop, scene)| {
-                Some((stop.describe?, scene.variable.as_ref()?.path.clone()))
+                let path = &scene.variable.as_ref()?.path;
+                Some((stop.describe?, object_name(path).to_string()))
             })
             .collect(),
     };
