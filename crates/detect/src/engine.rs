@@ -26,6 +26,7 @@ use std::ops::Range;
 use std::path::Path;
 use vm::context::{Registers, reg};
 use vm::memory;
+use vm::observe::known::Compare;
 use vm::observe::{AccessEvent, AfterHook, Interest, Observer, SyscallEvent, ThreadEvent};
 
 /// What orders two accesses.
@@ -192,6 +193,13 @@ pub enum LockEvent<'a> {
 pub trait Checker {
     /// Nothing new in this access (tested before anything else).
     fn is_known(&self, address: u64, size: u32, write: bool, epoch: Epoch) -> bool;
+    /// What accesses of a thread in `epoch` are known by: `is_known` as
+    /// translated code can ask it.
+    fn known_by(&self, epoch: Epoch) -> Compare;
+    /// Accesses matter at all.
+    fn wants_accesses(&self) -> bool {
+        true
+    }
     /// Every access that gets this far is worth a look into debug info.
     fn is_exact(&self) -> bool;
     fn access(&mut self, access: &Access, thread: &Thread, heap: &Heap);
@@ -241,7 +249,7 @@ pub struct Engine<C> {
     words: Objects,
     /// Words that any access synchronises by (guards of static variables),
     /// and those that only library code does (once controls).
-    guards: HashMap<u64, bool>,
+    guards: rustc_hash::FxHashMap<u64, bool>,
     /// Threads by thread pointer (`pthread_t`).
     by_pointer: HashMap<u64, u32>,
     last_started: Option<u32>,
@@ -273,7 +281,7 @@ impl<C: Checker> Engine<C> {
             slots: 0,
             objects: Objects::default(),
             words: Objects::default(),
-            guards: HashMap::new(),
+            guards: rustc_hash::FxHashMap::default(),
             by_pointer: HashMap::new(),
             last_started: None,
             stacks: BTreeMap::new(),
@@ -1619,7 +1627,22 @@ fn words_of(address: u64, size: u32) -> impl Iterator<Item = u64> {
 
 impl<C: Checker + 'static> Observer for Engine<C> {
     fn interest(&self) -> Interest {
-        Interest { accesses: true }
+        let wanted = self.checker.wants_accesses();
+        Interest {
+            accesses: wanted,
+            only_unknown: wanted,
+        }
+    }
+
+    fn known_by(&self, thread: u32) -> Compare {
+        self.thread_state(thread)
+            .map_or(Compare::Nothing, |thread| {
+                self.checker.known_by(thread.epoch)
+            })
+    }
+
+    fn begins_epoch(&mut self, pc: u64) -> bool {
+        matches!(self.code.origin(pc), Origin::Threading | Origin::GoSync)
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {

@@ -20,9 +20,11 @@ pub mod record;
 pub mod schedule;
 pub mod space;
 pub mod thread;
+pub mod watch;
 
 mod cache;
 mod clock;
+pub mod copy;
 mod emit;
 mod emulate;
 mod fault;

@@ -2,10 +2,13 @@
 
 use super::Failure;
 use super::record::{self, ScheduleArguments};
+use crate::exploration::{self, ExploreOptions};
 use crate::orders;
+use crate::phase;
 use crate::reporting::ReportOptions;
 use report::Stream;
 use std::ffi::OsString;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use vm::record::ProcessStatus;
 use vm::{Program, ScheduleChoice, Stop, Vm};
@@ -30,6 +33,8 @@ pub struct Arguments {
     schedule: ScheduleArguments,
     #[command(flatten)]
     order: super::detect::OrderArguments,
+    #[command(flatten)]
+    explore: ExploreOptions,
     #[command(flatten)]
     report: ReportOptions,
     /// The program and its arguments
@@ -109,8 +114,15 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         };
         let schedule = arguments.schedule.choice_of_row(number);
         let program = with_threads(&program, number);
-        record_run(&directory, &program, schedule, number > 0)?;
-        let result = find_and_play(&directory, &arguments.order.options());
+        if number == 0 {
+            record_run(&directory, &program, schedule, false)?;
+        } else {
+            let label = format!("recording run {} of {}", number + 1, arguments.schedules);
+            phase::counting(&label, None, || {
+                record_run(&directory, &program, schedule, true)
+            })?;
+        }
+        let result = find_and_play(&directory, &arguments.explore, &arguments.order.options());
         if temporary {
             // What cannot be removed is in the way of nobody.
             let _ = std::fs::remove_dir_all(&directory);
@@ -125,22 +137,27 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         reports.push(report);
     }
     let report = detect::merge(reports).ok_or_else(|| Failure::usage("no schedule was run"))?;
-    super::detect::show_locks(&report);
     Ok(reporting.finish(report)?)
 }
 
-/// The races of a recording, with both orders of each played.
-fn find_and_play(directory: &Path, options: &detect::Options) -> Result<race::Report, Failure> {
-    let mut report = detect::detect(directory, options)?;
+/// The races of a recording, with both orders of each played and followed.
+pub fn find_and_play(
+    directory: &Path,
+    explore: &ExploreOptions,
+    options: &detect::Options,
+) -> Result<race::Report, Failure> {
+    let mut report = phase::detecting(directory, || detect::detect(directory, options))?;
     orders::play(&mut report, directory, orders::INSTANCES)?;
+    exploration::classify(&mut report, directory, explore, exploration::SCHEDULES)?;
     Ok(report)
 }
 
+/// A fresh folder of this process, among the temporary files.
 pub fn temporary_directory() -> Result<PathBuf, Failure> {
     let base = std::env::temp_dir();
     for number in 0..u32::MAX {
         let path = base.join(format!("deadheat-{}-{number}", std::process::id()));
-        match std::fs::create_dir(&path) {
+        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => {
