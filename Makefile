@@ -69,6 +69,7 @@ test-all: test
 bench: build
 	@scripts/need valgrind xz-utils pigz bzip2 perl python3 sqlite3 time dpkg-dev gdb pbzip2
 	bench/vm/run
+	bench/detect/run
 	bench/reorder/run
 	bench/report
 	bench/sample/run

@@ -27,6 +27,7 @@ struct CommandLine {
 enum Command {
     Run(commands::run::Arguments),
     Detect(commands::detect::Arguments),
+    Import(commands::import::Arguments),
     Classify(commands::classify::Arguments),
     /// Run a program and write a recording of it
     Record(commands::record::Arguments),
@@ -71,6 +72,7 @@ fn main() {
     let result = match &line.command {
         Command::Run(arguments) => commands::run::run(arguments),
         Command::Detect(arguments) => commands::detect::run(arguments),
+        Command::Import(arguments) => commands::import::run(arguments),
         Command::Classify(arguments) => commands::classify::run(arguments),
         Command::Record(arguments) => commands::record::run(arguments),
         Command::Exec(arguments) => commands::exec::run(arguments),

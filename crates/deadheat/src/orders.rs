@@ -24,7 +24,14 @@ pub fn play(report: &mut Report, directory: &Path, limit: usize) -> Result<(), F
     let mut instances = Vec::new();
     let mut owners = Vec::new();
     for (index, race) in report.races.iter().enumerate() {
-        for instance in spread(&race.occurrences, limit) {
+        // Tasks and goroutines that one thread ran cannot be swapped there.
+        let playable: Vec<Instance> = race
+            .occurrences
+            .iter()
+            .copied()
+            .filter(|instance| instance.first.thread != instance.second.thread)
+            .collect();
+        for instance in spread(&playable, limit) {
             instances.push(instance);
             owners.push(index);
         }

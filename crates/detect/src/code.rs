@@ -314,6 +314,15 @@ impl Code {
         Origin::Program
     }
 
+    /// Program code of a file without debug info.
+    pub fn is_bare(&mut self, pc: u64) -> bool {
+        self.origin(pc) == Origin::Program
+            && self
+                .modules
+                .find(pc)
+                .is_some_and(|(module, _)| !module.has_debug_info())
+    }
+
     /// The value this instruction loads decides a branch soon after.
     pub fn feeds_branch(&mut self, pc: u64) -> bool {
         self.origin(pc);

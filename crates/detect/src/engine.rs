@@ -29,6 +29,20 @@ use vm::memory;
 use vm::observe::known::Compare;
 use vm::observe::{AccessEvent, AfterHook, Interest, Observer, SyscallEvent, ThreadEvent};
 
+/// What orders two accesses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HappensBefore {
+    /// The rules of synchronisation, exactly.
+    #[default]
+    VectorClock,
+    /// Paper 000: every locked instruction, system call and call of a known
+    /// function is a sequencer with a place in one total order; accesses race
+    /// if the regions between sequencers that they lie in overlap. Orders
+    /// more than synchronisation does, so it misses more; what it reports
+    /// has really happened at the same time.
+    Sequencer,
+}
+
 /// How an access is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Meaning {
@@ -37,6 +51,9 @@ pub enum Meaning {
     Atomic {
         order_unknown: bool,
     },
+    /// A load that decides a branch, in code without debug info, where an
+    /// atomic load looks the same: not told from one.
+    Check,
     /// A block given back to the allocator.
     Free,
 }
@@ -84,6 +101,8 @@ pub struct Thread {
     pub number: u32,
     pub slot: Slot,
     pub clock: VectorClock,
+    /// What is in order by ad hoc synchronisation only (rule 5).
+    pub ad_hoc: VectorClock,
     /// The thread's own component of its clock.
     pub epoch: Epoch,
     pub held: Vec<Held>,
@@ -242,6 +261,9 @@ pub struct Engine<C> {
     channels: Channels,
     owners: HashMap<u64, Vec<u32>>,
     order: u64,
+    mode: HappensBefore,
+    /// Clocks of plain stores to racy words, for rule 5.
+    stores: HashMap<u64, VectorClock>,
     tasks: Tasks,
     goroutines: Goroutines,
     more_hooks: Vec<u64>,
@@ -249,7 +271,7 @@ pub struct Engine<C> {
 }
 
 impl<C: Checker> Engine<C> {
-    pub fn new(checker: C) -> Self {
+    pub fn new(checker: C, mode: HappensBefore) -> Self {
         let mut engine = Engine {
             checker,
             code: Code::default(),
@@ -268,6 +290,8 @@ impl<C: Checker> Engine<C> {
             channels: Channels::default(),
             owners: HashMap::new(),
             order: 0,
+            mode,
+            stores: HashMap::new(),
             tasks: Tasks::default(),
             goroutines: Goroutines::default(),
             more_hooks: Vec::new(),
@@ -620,6 +644,7 @@ impl<C: Checker> Engine<C> {
             number,
             slot,
             clock,
+            ad_hoc: VectorClock::default(),
             epoch: Epoch::new(slot, tick),
             held: Vec::new(),
             name,
@@ -642,6 +667,16 @@ impl<C: Checker> Engine<C> {
     fn release(thread: &mut Thread, object: &mut Object) {
         object.clock.join(&thread.clock);
         thread.advance();
+    }
+
+    /// The thread passes a sequencer.
+    fn sequencer(&mut self, thread: &mut Thread) {
+        if self.mode == HappensBefore::Sequencer {
+            let all = self.objects.entry(SEQUENCERS);
+            thread.clock.join(&all.clock);
+            all.clock.join(&thread.clock);
+            thread.advance();
+        }
     }
 
     /// An access the fast check did not know.
@@ -677,6 +712,7 @@ impl<C: Checker> Engine<C> {
         };
         let mut released = event.locked;
         if event.locked {
+            self.sequencer(thread);
             self.locked(event, thread, &mut access);
         } else if event.size <= 16 {
             released = self.plain(event, thread, &mut access);
@@ -769,7 +805,13 @@ impl<C: Checker> Engine<C> {
             None if locked && event.read && !event.write && self.code.feeds_branch(event.pc) => {
                 (true, false, false)
             }
-            None => return false,
+            None if event.size <= 8
+                && event.address.is_multiple_of(u64::from(event.size.max(1)))
+                && self.code.is_bare(event.pc) =>
+            {
+                return self.bare(event, thread, access);
+            }
+            None => return self.ad_hoc(event, thread),
         };
         access.meaning = Meaning::Atomic { order_unknown };
         for word in words_of(event.address, event.size) {
@@ -784,6 +826,52 @@ impl<C: Checker> Engine<C> {
             }
         }
         event.write && releases
+    }
+
+    /// Rule 5: a spin on a plain variable orders in fact what the language
+    /// does not. Kept beside the real clocks, for saying so.
+    fn ad_hoc(&mut self, event: &AccessEvent, thread: &mut Thread) -> bool {
+        if !self.checker.is_exact() || event.size > 8 {
+            return false;
+        }
+        let word = event.address & !3;
+        if event.write && !event.read {
+            let clock = self.stores.entry(word).or_default();
+            clock.join(&thread.clock);
+            clock.join(&thread.ad_hoc);
+            return true;
+        }
+        if event.read
+            && !event.write
+            && let Some(clock) = self.stores.get(&word)
+            && self.code.spins(event.pc)
+        {
+            thread.ad_hoc.join(clock);
+        }
+        false
+    }
+
+    /// A plain instruction of a program without debug info. An aligned store
+    /// may be a release and a load that decides a branch an acquire: to call
+    /// them a race would be wrong for every lock-free program, so they order
+    /// (and what only they order is not reported). Stores against stores, and
+    /// loads whose value is merely used, are told as ever.
+    fn bare(&mut self, event: &AccessEvent, thread: &mut Thread, access: &mut Access) -> bool {
+        if event.write && !event.read {
+            for word in words_of(event.address, event.size) {
+                self.words.entry(word).clock.join(&thread.clock);
+            }
+            return true;
+        }
+        if event.read && !event.write && self.code.feeds_branch(event.pc) {
+            access.meaning = Meaning::Check;
+            for word in words_of(event.address, event.size) {
+                if let Some(object) = self.words.get(word) {
+                    thread.acquire(&object.clock);
+                }
+            }
+        }
+        false
     }
 
     /// Rule 4, from debug info or else the source text.
@@ -1485,6 +1573,9 @@ fn nameless_lock(number: u8) -> u64 {
     u64::from(number)
 }
 
+/// And for the one order of sequencers.
+const SEQUENCERS: u64 = 32;
+
 /// And for signals: what is done before one is sent, or its handler
 /// installed, happens before the handler runs.
 const SIGNALS: u64 = 24;
@@ -1551,7 +1642,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
     }
 
     fn begins_epoch(&mut self, pc: u64) -> bool {
-        self.code.origin(pc) == Origin::Threading
+        matches!(self.code.origin(pc), Origin::Threading | Origin::GoSync)
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {
@@ -1601,6 +1692,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         let order = self.next_order();
         let mut thread = self.take(event.moment.thread);
         self.use_descriptor(event, order, &thread, registers.rip);
+        self.sequencer(&mut thread);
         self.system_call(event, &mut thread);
         self.put(thread);
     }
@@ -1711,6 +1803,9 @@ impl<C: Checker + 'static> Observer for Engine<C> {
             _ if thread.inside > 0 && !known.is_allocator() => false,
             _ => {
                 let nested = thread.calls.iter().any(|call| call.known.is_allocator());
+                if !known.is_allocator() {
+                    self.sequencer(&mut thread);
+                }
                 if !(nested && known == Known::Free) {
                     self.entered(&mut call, &mut thread);
                 }

@@ -79,7 +79,7 @@ impl Checker for Finder {
                     self.words.entry(piece.granule).or_default();
                     self.shadow.atomic(piece, epoch, clock, access.write)
                 }
-                Meaning::Plain | Meaning::Free => {
+                Meaning::Plain | Meaning::Check | Meaning::Free => {
                     let mut racy = 0;
                     if access.read {
                         racy |= self.shadow.read(piece, epoch, clock);

@@ -76,11 +76,32 @@ fn plain_stop((moment, order): (Moment, u64)) -> Wanted {
     }
 }
 
+/// Asks what a lock is called.
+fn lock_stop(found: &Found, (moment, order): (Moment, u64), lock: u64) -> Wanted {
+    Wanted {
+        describe: Some(lock),
+        stack_of: Some(found.stack_owner(lock).unwrap_or(1)),
+        ..plain_stop((moment, order))
+    }
+}
+
+/// The lock itself, not its first field in the C or C++ library.
+fn object_name(path: &str) -> &str {
+    [".__data", "._M_mutex", ".<std::"]
+        .iter()
+        .filter_map(|inner| path.find(inner))
+        .min()
+        .map_or(path, |end| &path[..end])
+}
+
 /// All the stops that the report needs.
 pub fn wanted(found: &Found) -> Vec<Wanted> {
     let mut wanted = Vec::new();
     for pair in &found.pairs {
         for side in &pair.sides {
+            for (lock, _) in &side.held {
+                wanted.push(lock_stop(found, (side.moment, side.order), *lock));
+            }
             wanted.push(stop_at(found, pair, side));
             if let Some(created) = found
                 .thread(side.moment.thread)
@@ -95,14 +116,21 @@ pub fn wanted(found: &Found) -> Vec<Wanted> {
     }
     for problem in &found.lock_problems {
         wanted.extend(problem.at.iter().copied().map(plain_stop));
+        if let Some(at) = problem.at.first() {
+            let locks = problem.locks.iter();
+            wanted.extend(locks.map(|lock| lock_stop(found, *at, *lock)));
+        }
     }
-    wanted.sort_by_key(|stop| (stop.order, stop.describe));
+    // Reading memory before and after an access steps over it: last.
+    wanted.sort_by_key(|stop| (stop.order, stop.memory.is_some(), stop.describe));
     wanted.dedup();
     wanted
 }
 
 struct Scenes<'a> {
     by_stop: HashMap<(Moment, Option<u64>), &'a Scene>,
+    /// Variables by the addresses that were asked about.
+    names: HashMap<u64, String>,
 }
 
 impl<'a> Scenes<'a> {
@@ -173,7 +201,7 @@ fn access(found: &Found, scenes: &Scenes<'_>, pair: &Pair, side: &Side) -> Acces
     access.locks = side
         .held
         .iter()
-        .map(|(address, kind)| lock_name(*address, *kind, &HashMap::new()))
+        .map(|(address, kind)| lock_name(*address, *kind, &scenes.names))
         .collect();
     if let Some(scene) = scene {
         access.stack = scene.stack.clone();
@@ -252,6 +280,13 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
         by_stop: scenes
             .iter()
             .map(|(stop, scene)| ((stop.moment, stop.describe), scene))
+            .collect(),
+        names: scenes
+            .iter()
+            .filter_map(|(stop, scene)| {
+                let path = &scene.variable.as_ref()?.path;
+                Some((stop.describe?, object_name(path).to_string()))
+            })
             .collect(),
     };
     let mut groups: HashMap<_, Vec<(&Pair, [Access; 2])>> = HashMap::new();
@@ -366,7 +401,36 @@ fn patterns(pair: &Pair, accesses: &[Access; 2]) -> Vec<(&'static str, &'static 
             ));
         }
     }
-    if pair
+    if let [Some(one), Some(other)] = changes[..] {
+        let step = |(before, after): (u64, u64)| after.wrapping_sub(before) as i64;
+        if step(one).abs() == 1 && step(one) == -step(other) {
+            found.push((
+                labels::REFERENCE_COUNT,
+                "one write added one and the other took one away, in the instance shown: what a reference count does, and a lost update then frees too early or never",
+            ));
+        }
+    }
+    let unlocked_check = |read: &Side, write: &Side| {
+        read.kind == AccessKind::Read
+            && !read.atomic
+            && read.decides
+            && read.held.is_empty()
+            && write.kind == AccessKind::Write
+            && !write.held.is_empty()
+    };
+    let [first, second] = &pair.sides;
+    if unlocked_check(first, second) || unlocked_check(second, first) {
+        found.push((
+            labels::DOUBLE_CHECK,
+            "the read decides a branch without a lock, the write holds one: the first look of a double check, which needs an acquire load and a release store",
+        ));
+    }
+    if pair.ad_hoc == pair.count {
+        found.push((
+            labels::AD_HOC_SYNC,
+            "ordered only by rule 5: in every instance seen, a spin on a plain variable came between the accesses, which the language does not count as order",
+        ));
+    } else if pair
         .sides
         .iter()
         .any(|side| side.spins && side.kind == AccessKind::Read && !side.atomic)
@@ -405,7 +469,10 @@ fn lock_findings(found: &Found, scenes: &Scenes<'_>) -> Vec<LockFinding> {
             let locks: Vec<String> = problem
                 .locks
                 .iter()
-                .map(|address| format!("{address:#x}"))
+                .map(|address| match scenes.names.get(address) {
+                    Some(name) => name.clone(),
+                    None => format!("{address:#x}"),
+                })
                 .collect();
             let thread = problem.at.first().map_or(0, |(moment, _)| moment.thread);
             let lock = locks.first().cloned().unwrap_or_default();

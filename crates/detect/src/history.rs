@@ -41,6 +41,9 @@ pub struct Side {
     /// The read is the condition of a tight loop.
     #[serde(default)]
     pub spins: bool,
+    /// The value read decides a branch.
+    #[serde(default)]
+    pub decides: bool,
     pub moment: Moment,
     pub order: u64,
     pub held: Vec<(u64, LockKind)>,
@@ -54,6 +57,8 @@ pub struct Pair {
     pub address: u64,
     pub size: u32,
     pub count: u64,
+    /// Instances that ad hoc synchronisation orders (rule 5).
+    pub ad_hoc: u64,
     pub instances: Vec<Instance>,
     /// The heap block of the address: start, size, call of the allocator.
     pub block: Option<(u64, u64, Moment, u64)>,
@@ -144,6 +149,7 @@ impl Historian {
         mask: u8,
         granule: u64,
         block: Option<&Block>,
+        ad_hoc: bool,
     ) {
         let key = |past: &Past| (past.side.pc, past.side.kind);
         let (one, two) = (key(earlier), key(later));
@@ -162,6 +168,7 @@ impl Historian {
                 address,
                 size,
                 count: 0,
+                ad_hoc: 0,
                 instances: Vec::new(),
                 block: block.map(|block| (block.start, block.size, block.moment, block.order)),
             });
@@ -180,6 +187,7 @@ impl Historian {
             return;
         }
         pair.count += 1;
+        pair.ad_hoc += u64::from(ad_hoc);
         if pair.instances.len() < INSTANCES_KEPT {
             pair.instances.push(instance);
         }
@@ -239,6 +247,17 @@ impl Historian {
     }
 }
 
+/// Neither access can be told from an atomic one.
+fn both_atomic(one: &Past, other: &Past) -> bool {
+    match (one.meaning, other.meaning) {
+        (Meaning::Atomic { .. }, Meaning::Atomic { .. }) => true,
+        (Meaning::Check, Meaning::Free) | (Meaning::Free, Meaning::Check) => false,
+        (Meaning::Check, _) => !other.read || other.meaning != Meaning::Plain,
+        (_, Meaning::Check) => !one.read || one.meaning != Meaning::Plain,
+        _ => false,
+    }
+}
+
 impl Checker for Historian {
     #[inline]
     fn is_known(&self, address: u64, size: u32, _write: bool, _epoch: Epoch) -> bool {
@@ -292,6 +311,7 @@ impl Checker for Historian {
                 atomic: matches!(access.meaning, Meaning::Atomic { .. }),
                 order_unknown,
                 spins: false,
+                decides: false,
                 moment: access.moment,
                 order: access.order,
                 held: thread
@@ -312,8 +332,7 @@ impl Checker for Historian {
             let block = heap.find(piece.granule * 8 + u64::from(mask.trailing_zeros()));
             for past in &list {
                 let shared = past.mask & mask;
-                let both_atomic = matches!(past.meaning, Meaning::Atomic { .. })
-                    && matches!(present.meaning, Meaning::Atomic { .. });
+                let both_atomic = both_atomic(past, &present);
                 if shared != 0
                     && !(past.side.moment.thread == thread.number
                         && thread.is_local(piece.granule * 8))
@@ -321,7 +340,8 @@ impl Checker for Historian {
                     && !both_atomic
                     && !thread.clock.covers(past.epoch)
                 {
-                    self.pair(past, &present, shared, piece.granule, block);
+                    let ad_hoc = thread.ad_hoc.covers(past.epoch);
+                    self.pair(past, &present, shared, piece.granule, block, ad_hoc);
                 }
             }
             let same = list.iter().position(|past| {

@@ -11,6 +11,7 @@
 //! orders them (`engine`). What was not looked at is said in the report.
 
 pub mod clock;
+pub mod import;
 pub mod shadow;
 
 mod code;
@@ -28,5 +29,6 @@ mod source;
 mod sync;
 mod tasks;
 
+pub use engine::HappensBefore;
 pub use fork::{ForkError, in_child, silence_output};
 pub use passes::{Error, Options, detect, merge};

@@ -1,6 +1,6 @@
 //! The three passes over a recording, one after the other.
 
-use crate::engine::{Checker, Engine};
+use crate::engine::{Checker, Engine, HappensBefore};
 use crate::find::{Candidates, Finder};
 use crate::findings::{self, Found, ThreadFacts};
 use crate::fork::{ForkError, in_child, silence_output};
@@ -15,7 +15,9 @@ use vm::{Stop, Vm};
 
 /// What to look for and how.
 #[derive(Debug, Clone, Default)]
-pub struct Options {}
+pub struct Options {
+    pub happens_before: HappensBefore,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -78,10 +80,11 @@ fn exit_code(stop: Stop) -> Option<i32> {
 fn replay<C: Checker + 'static>(
     recording: &Recording,
     checker: C,
+    mode: HappensBefore,
 ) -> Result<(Box<Engine<C>>, Option<i32>), PassError> {
     silence_output();
     let mut vm = Vm::replay(recording)?;
-    vm.observe(Box::new(Engine::new(checker)));
+    vm.observe(Box::new(Engine::new(checker, mode)));
     let stop = vm.run(None)?;
     let observer = vm.take_observers().pop().ok_or(PassError::Lost)?;
     let engine = observer
@@ -91,8 +94,8 @@ fn replay<C: Checker + 'static>(
     Ok((engine, exit_code(stop)))
 }
 
-fn first_pass(recording: &Recording) -> Result<First, PassError> {
-    let (engine, program) = replay(recording, Finder::new()?)?;
+fn first_pass(recording: &Recording, mode: HappensBefore) -> Result<First, PassError> {
+    let (engine, program) = replay(recording, Finder::new()?, mode)?;
     let mut not_checked = engine.not_checked;
     let candidates = engine.checker.finish();
     if program.is_none() {
@@ -111,11 +114,16 @@ fn first_pass(recording: &Recording) -> Result<First, PassError> {
     })
 }
 
-fn second_pass(recording: &Recording, candidates: Candidates) -> Result<Found, PassError> {
-    let (mut engine, _) = replay(recording, Historian::new(candidates)?)?;
+fn second_pass(
+    recording: &Recording,
+    candidates: Candidates,
+    mode: HappensBefore,
+) -> Result<Found, PassError> {
+    let (mut engine, _) = replay(recording, Historian::new(candidates)?, mode)?;
     for pair in engine.checker.pairs.values_mut() {
         for side in &mut pair.sides {
             side.spins = engine.code.spins(side.pc);
+            side.decides = engine.code.feeds_branch(side.pc);
         }
     }
     let threads = engine
@@ -228,9 +236,9 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
 ///
 /// # Errors
 /// When there is no recording, or a replay of it fails.
-pub fn detect(directory: &Path, _options: &Options) -> Result<Report, Error> {
+pub fn detect(directory: &Path, options: &Options) -> Result<Report, Error> {
     let recording = Recording::open(directory)?;
-    let first = in_child(|| first_pass(&recording))?;
+    let first = in_child(|| first_pass(&recording, options.happens_before))?;
     let mut report = Report::new(
         "vm",
         recording
@@ -244,7 +252,7 @@ pub fn detect(directory: &Path, _options: &Options) -> Result<Report, Error> {
     report.exit.program = first.program;
     report.not_checked = first.not_checked;
     let candidates = first.candidates;
-    let found = in_child(|| second_pass(&recording, candidates))?;
+    let found = in_child(|| second_pass(&recording, candidates, options.happens_before))?;
     if !found.pairs.is_empty() || !found.lock_problems.is_empty() {
         let wanted = findings::wanted(&found);
         let scenes = in_child(|| third_pass(&recording, wanted))?;

@@ -228,7 +228,7 @@ fn object(vm: &Vm, pointer: u64) -> Option<Vec<u8>> {
     let (range, mapping) = vm.space.find(pointer)?;
     let writable = mapping.protection & libc::PROT_WRITE != 0;
     let is_file = matches!(mapping.backing, vm::space::Backing::File { .. });
-    if pointer % 16 != 0 || !writable || is_file || pointer - range.start < 16 {
+    if !pointer.is_multiple_of(16) || !writable || is_file || pointer - range.start < 16 {
         return None;
     }
     // Most allocators keep the size before the object; where the word there is

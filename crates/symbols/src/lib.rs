@@ -20,6 +20,7 @@ mod elf;
 mod functions;
 mod map;
 mod module;
+mod pclntab;
 mod registers;
 mod table;
 mod types;

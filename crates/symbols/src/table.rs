@@ -81,6 +81,21 @@ impl SymbolTable {
                 &sections,
             );
         }
+        if table.functions.is_empty() {
+            let sources = sources.iter();
+            let go = sources.filter_map(|elf| elf.file.section_by_name(".gopclntab")?.data().ok());
+            for (start, end, name) in go.flat_map(crate::pclntab::functions) {
+                table.functions.push(Entry {
+                    start,
+                    end,
+                    size: end.saturating_sub(start),
+                    name,
+                    version: None,
+                    indirect: false,
+                    rank: 0,
+                });
+            }
+        }
         for list in [
             &mut table.functions,
             &mut table.data,

@@ -1,3 +1,4 @@
+// MISSED at stripped: a check of a flag looks like an acquire load there.
 // Ordered by means only the program knows, and says.
 #include "two.h"
 #include <valgrind/helgrind.h>

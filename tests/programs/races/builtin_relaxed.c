@@ -1,3 +1,4 @@
+// MISSED at stripped: a check of a flag looks like an acquire load there.
 #include "two.h"
 static int data, ready;
 static void *produce(void *x) {

@@ -1,3 +1,4 @@
+// MISSED at stripped: a check of a flag looks like an acquire load there.
 #include "two.h"
 int initialised, config;
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -1,3 +1,4 @@
+// MISSED at stripped: a check of a flag looks like an acquire load there.
 // A spin on a plain flag: ordered in fact, not by right.
 #include "two.h"
 volatile int flag;

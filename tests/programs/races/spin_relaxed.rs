@@ -1,3 +1,4 @@
+// MISSED at stripped: a check of a flag looks like an acquire load there.
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

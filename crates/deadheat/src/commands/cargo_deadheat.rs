@@ -215,7 +215,7 @@ pub fn run_one(arguments: &RunnerArguments) -> Result<i32, Failure> {
         None => (temporary_directory()?, true),
     };
     let code = record_run(&directory, &program, arguments.schedule.choice(), false)?;
-    let found = find_and_play(&directory, &arguments.explore);
+    let found = find_and_play(&directory, &arguments.explore, &detect::Options::default());
     if temporary {
         let _ = std::fs::remove_dir_all(&directory);
     }

@@ -17,14 +17,43 @@ pub struct Arguments {
     #[arg(value_name = "DIR")]
     recording: PathBuf,
     #[command(flatten)]
+    order: OrderArguments,
+    #[command(flatten)]
     report: ReportOptions,
+}
+
+/// What orders accesses.
+#[derive(clap::Args)]
+pub struct OrderArguments {
+    /// What orders two accesses: vector-clock (the rules of synchronisation,
+    /// exactly) or sequencer (regions between locked instructions and system
+    /// calls; reports only what really overlapped)
+    #[arg(long, value_name = "ORDER", default_value = "vector-clock")]
+    hb: Order,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Order {
+    VectorClock,
+    Sequencer,
+}
+
+impl OrderArguments {
+    pub fn options(&self) -> detect::Options {
+        detect::Options {
+            happens_before: match self.hb {
+                Order::VectorClock => detect::HappensBefore::VectorClock,
+                Order::Sequencer => detect::HappensBefore::Sequencer,
+            },
+        }
+    }
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let reporting = arguments.report.prepare(Stream::Stdout)?;
     let recording = &arguments.recording;
     let report = phase::detecting(recording, || {
-        detect::detect(recording, &detect::Options::default())
+        detect::detect(recording, &arguments.order.options())
     })?;
     Ok(reporting.finish(report)?)
 }

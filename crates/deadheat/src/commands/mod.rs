@@ -14,6 +14,7 @@ pub mod exec;
 pub mod explain;
 pub mod gc;
 pub mod ifr_report;
+pub mod import;
 pub mod list;
 pub mod man;
 pub mod mark;

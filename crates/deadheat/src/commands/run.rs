@@ -32,6 +32,8 @@ pub struct Arguments {
     #[command(flatten)]
     schedule: ScheduleArguments,
     #[command(flatten)]
+    order: super::detect::OrderArguments,
+    #[command(flatten)]
     explore: ExploreOptions,
     #[command(flatten)]
     report: ReportOptions,
@@ -72,7 +74,7 @@ pub fn record_run(
 
 /// Teams of other sizes in later runs: where an array is cut into shares
 /// decides which accesses meet.
-fn with_threads(program: &Program, number: u64) -> Program {
+pub fn with_threads(program: &Program, number: u64) -> Program {
     const SIZES: [u64; 8] = [4, 3, 8, 2, 5, 16, 7, 36];
     let mut program = program.clone();
     for variable in ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"] {
@@ -120,7 +122,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
                 record_run(&directory, &program, schedule, true)
             })?;
         }
-        let result = find_and_play(&directory, &arguments.explore);
+        let result = find_and_play(&directory, &arguments.explore, &arguments.order.options());
         if temporary {
             // What cannot be removed is in the way of nobody.
             let _ = std::fs::remove_dir_all(&directory);
@@ -139,10 +141,12 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
 }
 
 /// The races of a recording, with both orders of each played and followed.
-pub fn find_and_play(directory: &Path, explore: &ExploreOptions) -> Result<race::Report, Failure> {
-    let mut report = phase::detecting(directory, || {
-        detect::detect(directory, &detect::Options::default())
-    })?;
+pub fn find_and_play(
+    directory: &Path,
+    explore: &ExploreOptions,
+    options: &detect::Options,
+) -> Result<race::Report, Failure> {
+    let mut report = phase::detecting(directory, || detect::detect(directory, options))?;
     orders::play(&mut report, directory, orders::INSTANCES)?;
     exploration::classify(&mut report, directory, explore, exploration::SCHEDULES)?;
     Ok(report)
