@@ -228,14 +228,14 @@ fn object(vm: &Vm, pointer: u64) -> Option<Vec<u8>> {
     let (range, mapping) = vm.space.find(pointer)?;
     let writable = mapping.protection & libc::PROT_WRITE != 0;
     let is_file = matches!(mapping.backing, vm::space::Backing::File { .. });
-    if pointer % 16 != 0 || !writable || is_file || pointer - range.start < 16 {
+    if !pointer.is_multiple_of(16) || !writable || is_file || pointer - range.start < 16 {
         return None;
     }
     // Most allocators keep the size before the object; where the word there is
     // no plausible size, the beginning has to do.
     let header = vm::memory::get::<u64>(pointer - 8).ok()? & !7;
     let size = match header {
-        32..=65536 if header % 16 == 0 => header as usize - 16,
+        32..=65536 if header.is_multiple_of(16) => header as usize - 16,
         _ => OBJECT,
     };
     vm::memory::read_vec(pointer, size.min((range.end - pointer) as usize)).ok()
