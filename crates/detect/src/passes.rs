@@ -112,7 +112,7 @@ fn first_pass(recording: &Recording) -> Result<First, PassError> {
 }
 
 fn second_pass(recording: &Recording, candidates: Candidates) -> Result<Found, PassError> {
-    let (mut engine, _) = replay(recording, Historian::new(candidates))?;
+    let (mut engine, _) = replay(recording, Historian::new(candidates)?)?;
     for pair in engine.checker.pairs.values_mut() {
         for side in &mut pair.sides {
             side.spins = engine.code.spins(side.pc);

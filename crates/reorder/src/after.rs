@@ -269,7 +269,10 @@ impl Touches {
 
 impl Observer for Toucher {
     fn interest(&self) -> Interest {
-        Interest { accesses: true }
+        Interest {
+            accesses: true,
+            ..Interest::default()
+        }
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {

@@ -268,7 +268,7 @@ fn loaded(vm: &Vm) -> symbols::ModuleMap {
 
 /// Indices of the instances in the order in which their first accesses come in
 /// the recorded schedule.
-fn in_recorded_order(
+pub fn in_recorded_order(
     recording: &Recording,
     instances: &[Instance],
 ) -> Result<Vec<usize>, RecordError> {

@@ -45,7 +45,7 @@ impl Ticks {
                     instructions,
                 }),
                 Step::End(ending) => ticks.ending = Some(ending.status),
-                Step::Advance(_) | Step::Signal { .. } => {}
+                Step::Advance(_) | Step::Signal { .. } | Step::Memory => {}
             }
         }
         Ok(ticks)

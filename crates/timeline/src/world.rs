@@ -668,6 +668,7 @@ impl Observer for Scout {
     fn interest(&self) -> Interest {
         Interest {
             accesses: !self.wanted.watches.is_empty(),
+            ..Interest::default()
         }
     }
 

@@ -48,6 +48,12 @@ pub enum ExitKind {
     Complex,
     /// The access ring has no room for this block.
     RingFull,
+    /// The repeated string instruction here goes on for long: the vm executes
+    /// it part by part.
+    LongRepeat,
+    /// The instruction here has stored the x87 pointers, which are addresses
+    /// in the cache.
+    PointersStored,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -131,6 +137,9 @@ pub struct PendingExit {
 /// instructions, do not count them and always come back to the vm: that is how
 /// a quantum ends at an exact instruction.
 pub const LINKED: u32 = 0;
+
+/// A repeated string instruction alone, as one of its parts.
+pub const REPEAT: u32 = u32::MAX;
 
 pub struct Cache {
     next: u64,

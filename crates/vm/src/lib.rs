@@ -23,6 +23,7 @@ pub mod thread;
 
 mod cache;
 mod clock;
+pub mod copy;
 mod emit;
 mod emulate;
 mod fault;

@@ -26,6 +26,10 @@ pub struct Arguments {
     /// Stop before this moment (THREAD:COUNT) and show the thread there
     #[arg(long, value_name = "THREAD:COUNT")]
     until: Option<Moment>,
+    /// Run this piece of evidence again (`deadheat classify` numbers them) and
+    /// say what it does; exit code 66 if it still does what was seen
+    #[arg(long, value_name = "N", conflicts_with_all = ["until", "process"])]
+    evidence: Option<u32>,
     /// Replay only this process of the recording (0 is the first)
     #[arg(long, value_name = "N")]
     process: Option<u32>,
@@ -47,6 +51,9 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         }
     }
     let recording = Recording::open(&arguments.recording)?;
+    if let Some(number) = arguments.evidence {
+        return crate::exploration::show_evidence(&recording, number);
+    }
     let mut vm = match (arguments.process, until) {
         (Some(process), _) => Vm::replay_process(&recording, process)?,
         (None, Some(_)) => Vm::replay(&recording)?,

@@ -111,14 +111,15 @@ impl FromStr for PolicyName {
 }
 
 /// SplitMix64: small, seedable, good enough to pick schedules.
-pub(crate) struct Random64(u64);
+pub struct Random64(u64);
 
 impl Random64 {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Random64(seed)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -127,7 +128,7 @@ impl Random64 {
     }
 
     /// Uniform below `bound`, which must not be zero.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 }
