@@ -235,7 +235,7 @@ fn object(vm: &Vm, pointer: u64) -> Option<Vec<u8>> {
     // no plausible size, the beginning has to do.
     let header = vm::memory::get::<u64>(pointer - 8).ok()? & !7;
     let size = match header {
-        32..=65536 if header % 16 == 0 => header as usize - 16,
+        32..=65536 if header.is_multiple_of(16) => header as usize - 16,
         _ => OBJECT,
     };
     vm::memory::read_vec(pointer, size.min((range.end - pointer) as usize)).ok()

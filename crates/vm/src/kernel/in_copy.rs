@@ -463,8 +463,25 @@ impl Vm {
             }
         } else if !bytes.is_empty() && (name.starts_with("fd ") || path != Path::new("/dev/null")) {
             copy.outputs.write(&name, &bytes, moment, taken);
+            self.show_in_copy(&name, &bytes);
         }
         Ok(bytes.len() as i64)
+    }
+
+    /// A copy that somebody watches shows what goes to the standard streams.
+    fn show_in_copy(&self, name: &str, bytes: &[u8]) {
+        use std::io::Write;
+        if !self.shows_output() {
+            return;
+        }
+        // Whoever reads it may have gone away; the copy is not concerned.
+        let _ = match name {
+            "fd 1" => std::io::stdout()
+                .write_all(bytes)
+                .and_then(|()| std::io::stdout().flush()),
+            "fd 2" => std::io::stderr().write_all(bytes),
+            _ => Ok(()),
+        };
     }
 
     fn stream_name(&self, fd: i32) -> String {
