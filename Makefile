@@ -31,6 +31,7 @@ test-all: test
 	DEADHEAT_DIFFERENTIAL_SECONDS=1800 cargo test --release -p deadheat --test differential
 	DEADHEAT_IDENTITY_SEEDS=10 cargo test --release -p deadheat --test identity
 	DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
+	cargo test --release -p deadheat --test classes -- --ignored
 	DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed
 	DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
 	cargo test --release -p deadheat --test sample -- --ignored --test-threads 1

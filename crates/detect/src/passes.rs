@@ -15,7 +15,12 @@ use vm::{Stop, Vm};
 
 /// What to look for and how.
 #[derive(Debug, Clone, Default)]
-pub struct Options {}
+pub struct Options {
+    /// Functions whose edges are not drawn, by symbol: what they order is
+    /// reported as if nothing did. For trying what becomes of false reports
+    /// (paper 003, section 6.2).
+    pub forget_sync: Vec<String>,
+}
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -78,10 +83,13 @@ fn exit_code(stop: Stop) -> Option<i32> {
 fn replay<C: Checker + 'static>(
     recording: &Recording,
     checker: C,
+    forgotten: &[String],
 ) -> Result<(Box<Engine<C>>, Option<i32>), PassError> {
     silence_output();
     let mut vm = Vm::replay(recording)?;
-    vm.observe(Box::new(Engine::new(checker)));
+    let mut engine = Engine::new(checker);
+    engine.code.forget(forgotten);
+    vm.observe(Box::new(engine));
     let stop = vm.run(None)?;
     let observer = vm.take_observers().pop().ok_or(PassError::Lost)?;
     let engine = observer
@@ -91,8 +99,8 @@ fn replay<C: Checker + 'static>(
     Ok((engine, exit_code(stop)))
 }
 
-fn first_pass(recording: &Recording) -> Result<First, PassError> {
-    let (engine, program) = replay(recording, Finder::new()?)?;
+fn first_pass(recording: &Recording, options: &Options) -> Result<First, PassError> {
+    let (engine, program) = replay(recording, Finder::new()?, &options.forget_sync)?;
     let mut not_checked = engine.not_checked;
     let candidates = engine.checker.finish();
     if program.is_none() {
@@ -111,8 +119,12 @@ fn first_pass(recording: &Recording) -> Result<First, PassError> {
     })
 }
 
-fn second_pass(recording: &Recording, candidates: Candidates) -> Result<Found, PassError> {
-    let (mut engine, _) = replay(recording, Historian::new(candidates))?;
+fn second_pass(
+    recording: &Recording,
+    candidates: Candidates,
+    options: &Options,
+) -> Result<Found, PassError> {
+    let (mut engine, _) = replay(recording, Historian::new(candidates), &options.forget_sync)?;
     for pair in engine.checker.pairs.values_mut() {
         for side in &mut pair.sides {
             side.spins = engine.code.spins(side.pc);
@@ -208,9 +220,9 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
 ///
 /// # Errors
 /// When there is no recording, or a replay of it fails.
-pub fn detect(directory: &Path, _options: &Options) -> Result<Report, Error> {
+pub fn detect(directory: &Path, options: &Options) -> Result<Report, Error> {
     let recording = Recording::open(directory)?;
-    let first = in_child(|| first_pass(&recording))?;
+    let first = in_child(|| first_pass(&recording, options))?;
     let mut report = Report::new(
         "vm",
         recording
@@ -224,7 +236,7 @@ pub fn detect(directory: &Path, _options: &Options) -> Result<Report, Error> {
     report.exit.program = first.program;
     report.not_checked = first.not_checked;
     let candidates = first.candidates;
-    let found = in_child(|| second_pass(&recording, candidates))?;
+    let found = in_child(|| second_pass(&recording, candidates, options))?;
     if !found.pairs.is_empty() || !found.lock_problems.is_empty() {
         let wanted = findings::wanted(&found);
         let scenes = in_child(|| third_pass(&recording, wanted))?;

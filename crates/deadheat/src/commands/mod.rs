@@ -11,6 +11,7 @@ pub mod doctor;
 pub mod dump;
 pub mod exec;
 pub mod explain;
+pub mod export;
 pub mod gc;
 pub mod ifr_report;
 pub mod list;
