@@ -54,7 +54,11 @@ fn classify(program: &Path, at: &Path, seed: u64) -> Result<serde_json::Value, S
     let (program, at) = (program.to_string_lossy(), at.to_string_lossy());
     let seed_text = seed.to_string();
     // Short slices and long ones: other primaries.
-    let quantum = if seed.is_multiple_of(2) { "2000" } else { "150" };
+    let quantum = if seed.is_multiple_of(2) {
+        "2000"
+    } else {
+        "150"
+    };
     deadheat(&[
         "record",
         "-o",

@@ -48,7 +48,10 @@ struct Conflicts {
 
 impl Observer for Conflicts {
     fn interest(&self) -> Interest {
-        Interest { accesses: true }
+        Interest {
+            accesses: true,
+            ..Interest::default()
+        }
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {
@@ -168,7 +171,10 @@ struct Writers {
 
 impl Observer for Writers {
     fn interest(&self) -> Interest {
-        Interest { accesses: true }
+        Interest {
+            accesses: true,
+            ..Interest::default()
+        }
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {

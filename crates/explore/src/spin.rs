@@ -59,7 +59,10 @@ struct Watch(Rc<RefCell<BTreeMap<u32, Seen>>>);
 
 impl Observer for Watch {
     fn interest(&self) -> Interest {
-        Interest { accesses: true }
+        Interest {
+            accesses: true,
+            ..Interest::default()
+        }
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {

@@ -87,6 +87,7 @@ pub mod tag {
     pub const PROCESS: u32 = 0x1_0003;
     pub const RANDOM: u32 = 0x1_0004;
     pub const ORDER: u32 = 0x1_0005;
+    pub const MEMORY: u32 = 0x1_0006;
 }
 
 impl Io {
@@ -384,6 +385,44 @@ impl Io {
         }
     }
 
+    /// The process is over: nothing comes in any more.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        if let Io::Record { inputs, .. } = self {
+            inputs.finish()?;
+        }
+        Ok(())
+    }
+
+    /// The replayed process is over: everything that came in has been used.
+    pub fn expect_end(&mut self) -> Result<(), Error> {
+        if let Io::Replay { inputs, .. } = self {
+            inputs.expect_end()?;
+        }
+        Ok(())
+    }
+
+    /// Other processes have written this to shared memory.
+    pub fn push_memory(&mut self, writes: Vec<(u64, Vec<u8>)>) -> Result<(), Error> {
+        if let Io::Record { inputs, .. } = self {
+            inputs.push(&Effect {
+                tag: tag::MEMORY,
+                result: 0,
+                writes,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What other processes had written by now in the recorded run.
+    pub fn take_memory(&mut self) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        match self {
+            Io::Replay { inputs, books, .. } => {
+                Ok(Self::expect(inputs, books, tag::MEMORY)?.writes)
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+
     /// Writes out what has gathered.
     pub fn flush(&mut self) -> Result<(), Error> {
         if let Io::Record { inputs, .. } = self {
@@ -440,6 +479,7 @@ pub fn describe(tag: u32) -> String {
         tag::PROCESS => "a process start".into(),
         tag::RANDOM => "a random number".into(),
         tag::ORDER => "a write to a standard stream".into(),
+        tag::MEMORY => "a change of shared memory".into(),
         number => crate::kernel::names::syscall_name(u64::from(number))
             .map_or_else(|| format!("system call {number}"), str::to_string),
     }

@@ -150,6 +150,9 @@ impl Vm {
     }
 
     fn replay_with(recording: &Recording, children: Children) -> Result<Vm, Error> {
+        for number in recording.processes() {
+            recording.check_ends(number)?;
+        }
         let folder = recording.process(0);
         let io = Io::Replay {
             inputs: InputReader::open(&folder.join("inputs"))?,

@@ -14,6 +14,7 @@
 use crate::copy::InputIndex;
 use crate::machine::Vm;
 use crate::record::Recording;
+use crate::schedule::{Choice, Script};
 use crate::space::{Backing, Mapping};
 use crate::{Error, host};
 use serde::Serialize;
@@ -122,6 +123,33 @@ impl Vm {
         fork(|| self.in_copy(limits, body))
     }
 
+    /// Forks the world; `body` goes on with the new one in a process of its
+    /// own, which ends when it returns. A replay stays a replay there. The new
+    /// process is nobody's to wait for, so the caller must ignore SIGCHLD.
+    pub fn branch(&mut self, body: impl FnOnce(&mut Vm)) -> Result<i32, CopyError> {
+        // SAFETY: the vm has no other host thread, so the child may run any
+        // code; it leaves by `_exit`.
+        match unsafe { libc::fork() } {
+            -1 => Err(CopyError::Fork(io::Error::last_os_error())),
+            0 => {
+                let isolated = self.isolate_shared_memory(HashMap::new()).is_ok();
+                if isolated {
+                    body(self);
+                }
+                host::exit(i32::from(!isolated))
+            }
+            pid => Ok(pid),
+        }
+    }
+
+    /// From here on this world is a copy: it follows `slices` to the letter,
+    /// and nothing reaches the outside.
+    pub fn follow_script(&mut self, slices: Vec<Choice>) -> Result<(), Error> {
+        self.become_copy(u64::MAX)?;
+        self.schedule_by(Box::new(Script::new(slices)));
+        Ok(())
+    }
+
     /// A replay writes down which stream takes each input, for `know_inputs`
     /// of later ones.
     pub fn log_inputs(&mut self) {
@@ -141,7 +169,7 @@ impl Vm {
     /// outside. For whoever follows one schedule step by step (a debugger);
     /// `copy` is for trying many.
     pub fn detach(&mut self, limits: Limits) -> Result<(), Error> {
-        self.isolate_shared_memory()
+        self.isolate_shared_memory(HashMap::new())
             .map_err(|error| Error::Machine(format!("cannot copy shared memory: {error}")))?;
         self.become_copy(limits.instructions)
     }
@@ -160,24 +188,34 @@ impl Vm {
             };
             libc::setrlimit(libc::RLIMIT_AS, &limit);
         }
-        self.isolate_shared_memory()?;
+        self.isolate_shared_memory(HashMap::new())?;
         self.become_copy(limits.instructions)
             .map_err(|error| io::Error::other(error.to_string()))?;
         let result = body(self).map_err(|error| error.to_string());
         serde_json::to_vec(&result).map_err(io::Error::other)
     }
 
+    /// The replay of a forked process goes on with shared memory of its own.
+    pub(crate) fn separate_shared_memory(&mut self) -> io::Result<()> {
+        let objects = self
+            .kernel
+            .shared_files
+            .separate()?
+            .into_iter()
+            .map(|(path, file)| (path.into_os_string().into_encoded_bytes(), file.into()))
+            .collect();
+        self.isolate_shared_memory(objects)
+    }
+
     /// Gives every shared mapping of this copy memory of its own, aliases
-    /// kept.
-    fn isolate_shared_memory(&mut self) -> io::Result<()> {
+    /// kept: one new object per old one, unless `objects` has it already.
+    fn isolate_shared_memory(&mut self, mut objects: HashMap<Vec<u8>, OwnedFd>) -> io::Result<()> {
         let shared: Vec<(Range<u64>, Mapping)> = self
             .space
             .mappings()
             .filter(|(_, mapping)| mapping.shared)
             .map(|(range, mapping)| (range, mapping.clone()))
             .collect();
-        // One new object per old one, large enough for its highest mapping.
-        let mut objects: HashMap<Vec<u8>, OwnedFd> = HashMap::new();
         for (range, mapping) in shared {
             let (key, offset) = match &mapping.backing {
                 Backing::File { path, offset } => {

@@ -1,4 +1,4 @@
-// The program uses SIGTRAP itself, by int3 and by raise, and threads that
+// The program uses SIGTRAP itself, by int3, int1 and raise, and threads that
 // block every signal run beside it. All of its traps arrive, and no other.
 // EXPECT: silent
 // OPTIONS: --rate 500
@@ -37,8 +37,9 @@ int main(int argc, char **argv) {
   while (running()) {
     sigaction(SIGTRAP, &action, 0);
     __asm__ volatile("int3");
+    __asm__ volatile(".byte 0xf1"); // int1
     raise(SIGTRAP);
-    expected += 2;
+    expected += 3;
     usleep(1000);
   }
   void *result;

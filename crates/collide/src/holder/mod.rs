@@ -527,17 +527,21 @@ impl Holder {
     /// A task is about to receive SIGTRAP: ours, or the program's own.
     fn trapped(&mut self, tid: Tid) {
         let now = Instant::now();
+        let registers = ptrace::registers(tid);
+        let space = self.tasks.get(&tid).map(|task| task.space);
         let code = ptrace::signal_code(tid);
-        if code.as_ref().is_ok_and(|code| *code == ptrace::TRAP_HWBKPT) {
-            // One of our data breakpoints fired while it was being removed: the
-            // kernel no longer finds its owner and signals the thread. Nobody
-            // else can set one while we trace the program.
+        if let (Ok(code @ (ptrace::TRAP_HWBKPT | ptrace::TRAP_BRKPT)), Ok(registers)) =
+            (&code, &registers)
+            && !(*code == ptrace::TRAP_BRKPT && self.is_int1(space, registers.rip))
+        {
+            // One of our data breakpoints fired while it was being removed:
+            // the kernel finds no owner for it, or the processor's status
+            // register already cleared, which it takes for `int1`, and signals
+            // the thread. Nobody else can set one while we trace the program.
             self.run_on(tid, 0);
             return;
         }
         let own = code.is_ok_and(|code| code == ptrace::SI_KERNEL);
-        let registers = ptrace::registers(tid);
-        let space = self.tasks.get(&tid).map(|task| task.space);
         let (Ok(registers), Some(space_id), true) = (registers, space, own) else {
             self.run_on(tid, libc::SIGTRAP);
             return;
@@ -575,6 +579,14 @@ impl Holder {
             return;
         }
         self.begin_flight(tid, space_id, &planted, &registers, now);
+    }
+
+    /// The instruction that ends at `rip` is `int1`, the program's own trap.
+    fn is_int1(&self, space: Option<u32>, rip: u64) -> bool {
+        const INT1: u8 = 0xf1;
+        space
+            .and_then(|space| self.spaces.get(&space))
+            .is_some_and(|space| space.read(rip.wrapping_sub(1), 1) == [INT1])
     }
 
     fn note_end(

@@ -14,6 +14,8 @@ pub use libc::user_regs_struct as Registers;
 
 /// `siginfo.si_code` of the signal an `int3` raises.
 pub const SI_KERNEL: i32 = 0x80;
+/// si_code of `int1`, and of a debug exception whose cause is not known.
+pub const TRAP_BRKPT: i32 = 1;
 /// si_code of a data breakpoint.
 pub const TRAP_HWBKPT: i32 = 4;
 /// The event of a stop that is not tied to a system call or signal: the first

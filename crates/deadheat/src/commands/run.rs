@@ -22,8 +22,9 @@ pub struct Arguments {
     /// Directory for the recording [default: in the store]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Run this many times, with seeds that follow on one another, and merge
-    /// what is found; output of the first run only
+    /// Run this many times, with seeds that follow on one another, varying
+    /// policies and team sizes (OMP_NUM_THREADS, unless set), and merge what
+    /// is found; output of the first run only
     #[arg(long, default_value_t = 1, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
@@ -83,6 +84,24 @@ fn record_run(
     Ok(code)
 }
 
+/// Teams of other sizes in later runs: where an array is cut into shares
+/// decides which accesses meet.
+fn with_threads(program: &Program, number: u64) -> Program {
+    const SIZES: [u64; 8] = [4, 3, 8, 2, 5, 16, 7, 36];
+    let mut program = program.clone();
+    for variable in ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"] {
+        let begin = format!("{variable}=");
+        let set = |entry: &Vec<u8>| entry.starts_with(begin.as_bytes());
+        if number > 0 && !program.environment.iter().any(set) {
+            let size = SIZES[(number as usize - 1) % SIZES.len()];
+            program
+                .environment
+                .push(format!("{begin}{size}").into_bytes());
+        }
+    }
+    program
+}
+
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let program = record::program(&arguments.command)?;
     let reporting = arguments.report.prepare(Stream::Stderr)?;
@@ -111,8 +130,9 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
                 None => (temporary_directory()?, true),
             },
         };
-        let mut schedule = arguments.schedule.choice();
-        schedule.seed = schedule.seed.wrapping_add(number % arguments.schedules);
+        let row = number % arguments.schedules;
+        let schedule = arguments.schedule.choice_of_row(row);
+        let program = with_threads(&program, row);
         record_run(&directory, &program, schedule, number > 0, input)?;
         let result = find_and_play(&directory, &arguments.explore);
         if temporary {

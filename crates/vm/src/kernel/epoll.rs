@@ -314,6 +314,56 @@ impl Vm {
         }
     }
 
+    /// A forked process has sets of its own on the host: what it closes must
+    /// not leave its parent's.
+    pub(super) fn own_host_sets(&mut self) {
+        let sets: Vec<DescriptionId> = self
+            .kernel
+            .fds
+            .all()
+            .filter(|(_, description)| matches!(description.object, Object::Epoll(_)))
+            .map(|(id, _)| id)
+            .collect();
+        for set in sets {
+            // SAFETY: no preconditions; a new descriptor owned by nobody else.
+            let own = unsafe {
+                let number = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+                if number < 0 {
+                    continue;
+                }
+                OwnedFd::from_raw_fd(number)
+            };
+            let Ok(epoll) = self.epoll(set) else {
+                continue;
+            };
+            let members: Vec<_> = epoll
+                .members
+                .iter()
+                .filter(|(_, member)| member.outside)
+                .map(|(key, member)| {
+                    let events = if member.spent {
+                        member.events & MODES
+                    } else {
+                        member.events
+                    };
+                    let extra = member.extra.as_ref().map(|fd| fd.as_raw_fd());
+                    (key.1, extra, events, member.serial)
+                })
+                .collect();
+            for (id, extra, events, serial) in members {
+                let number = match self.kernel.fds.peek(id).map(|other| &other.object) {
+                    Some(Object::Host(file)) => file.number(),
+                    _ => continue,
+                };
+                let number = extra.unwrap_or(number);
+                control(own.as_raw_fd(), libc::EPOLL_CTL_ADD, number, events, serial);
+            }
+            if let Ok(epoll) = self.epoll(set) {
+                epoll.host = Some(own);
+            }
+        }
+    }
+
     /// Members that were inside the vm and are now host descriptors move to
     /// the host's set.
     pub(super) fn externalise_watched(&mut self) -> Result<(), Halt> {

@@ -60,6 +60,9 @@ pub(super) fn vectors(address: u64, count: u64) -> Result<Vec<Range>, Halt> {
             return Err(Halt::Errno(libc::EINVAL));
         }
         let length = length.min(MOST - total);
+        if length > 0 && (memory::is_vm(base) || memory::is_vm(base.saturating_add(length - 1))) {
+            return Err(Halt::Errno(libc::EFAULT));
+        }
         total += length;
         ranges.push((base, length));
     }

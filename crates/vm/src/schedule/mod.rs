@@ -9,9 +9,11 @@ mod pct;
 mod random;
 mod recorded;
 mod round_robin;
+mod script;
 mod sequencer;
 
 pub use recorded::Recorded;
+pub use script::Script;
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,6 +47,12 @@ pub trait Policy {
 
     /// Slices must end at every locked instruction and system call.
     fn at_sequencers(&self) -> bool {
+        false
+    }
+
+    /// Its choices are to be taken to the letter: not made longer where only
+    /// one thread can run, nor shorter for a timer.
+    fn is_exact(&self) -> bool {
         false
     }
 }
