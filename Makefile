@@ -1,7 +1,10 @@
 # deadheat: every target installs what it needs on a Debian 12 machine by
 # itself and says so.
 
-.PHONY: build demo test test-all bench
+.PHONY: build demo install deb test test-all bench
+
+PREFIX = /usr/local
+DESTDIR =
 
 # The monitor pass is a plugin of exactly this LLVM.
 LLVM_PACKAGES = clang-22 llvm-22-dev lld-22
@@ -27,6 +30,15 @@ demo:
 	target/release/deadheat run --store target/demo/store --quantum 2000 -- target/demo/tally; \
 		[ $$? -eq 66 ]
 
+# Installs what `make build` built: make build && sudo make install
+install:
+	@scripts/need binutils
+	scripts/install '$(DESTDIR)' '$(PREFIX)'
+
+deb: build
+	@scripts/need dpkg-dev
+	scripts/deb
+
 test: build
 	@scripts/need $(TEST_PACKAGES) $(FAST_PROGRAM_PACKAGES)
 	cargo fmt --all --check
@@ -36,7 +48,7 @@ test: build
 # Every corpus runs, whatever became of the one before; each writes its row of
 # docs/results/test-all.md (scripts/corpus says how).
 test-all: test
-	@scripts/need chromium python3-jsonschema redis-server redis-tools memcached bzip2
+	@scripts/need chromium python3-jsonschema dpkg-dev cmake meson ninja-build redis-server redis-tools memcached bzip2
 	@scripts/corpus --begin
 	scripts/corpus differential env DEADHEAT_DIFFERENTIAL_SECONDS=1800 cargo test --release -p deadheat --test differential -- --nocapture
 	scripts/corpus identity env DEADHEAT_IDENTITY_SEEDS=10 cargo test --release -p deadheat --test identity
@@ -49,6 +61,9 @@ test-all: test
 	scripts/corpus "random monitored programs" env DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
 	scripts/corpus sampling cargo test --release -p deadheat --test sample -- --ignored --test-threads 1
 	scripts/corpus "report page" cargo test --release -p report --test page -- --include-ignored --test-threads 1
+	scripts/corpus documents cargo test --release -p deadheat --test documents -- --include-ignored --test-threads 1
+	scripts/corpus schemas scripts/check-schemas
+	scripts/corpus package scripts/check-package
 	@scripts/corpus --end
 
 bench: build

@@ -4,6 +4,7 @@
 use crate::commands::Failure;
 use explore::{Conclusion, Occurrence, Recorded, Settings, Subject, Witness};
 use race::{AccessKind, Evidence, Race, Report, Verdict};
+use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 use vm::record::Recording;
@@ -28,6 +29,20 @@ pub struct ExploreOptions {
 }
 
 impl ExploreOptions {
+    /// The same options as words of a command line.
+    pub fn words(&self) -> Vec<OsString> {
+        let mut words = vec![
+            "--k".to_string(),
+            self.k.to_string(),
+            "--explore-seed".to_string(),
+            self.explore_seed.to_string(),
+        ];
+        if let Some(seconds) = self.budget {
+            words.extend(["--budget".to_string(), seconds.to_string()]);
+        }
+        words.into_iter().map(OsString::from).collect()
+    }
+
     fn settings(&self, schedules: u32) -> Settings {
         Settings {
             k: self.k,

@@ -10,6 +10,8 @@ mod commands;
 mod exploration;
 mod monitored_build;
 mod orders;
+mod phase;
+mod plain_objects;
 mod reporting;
 mod runs;
 
@@ -54,6 +56,10 @@ enum Command {
     Cxx(commands::cc::Arguments),
     /// Build, run or test a Rust package with monitors
     Cargo(commands::cargo::Arguments),
+    #[command(name = "cargo-deadheat", hide = true)]
+    CargoDeadheat(commands::cargo_deadheat::Arguments),
+    #[command(hide = true)]
+    CargoRunner(commands::cargo_deadheat::RunnerArguments),
     /// Name the races in the log of a program with monitors
     #[command(hide = true)]
     IfrReport(commands::ifr_report::Arguments),
@@ -86,6 +92,8 @@ fn main() {
         Command::Cc(arguments) => commands::cc::run(arguments, commands::cc::Language::C),
         Command::Cxx(arguments) => commands::cc::run(arguments, commands::cc::Language::Cxx),
         Command::Cargo(arguments) => commands::cargo::run(arguments),
+        Command::CargoDeadheat(arguments) => commands::cargo_deadheat::run(arguments),
+        Command::CargoRunner(arguments) => commands::cargo_deadheat::run_one(arguments),
         Command::IfrReport(arguments) => commands::ifr_report::run(arguments),
         Command::Completions(arguments) => commands::completions::run(arguments),
         Command::Man(arguments) => commands::man::run(arguments),

@@ -55,6 +55,11 @@ impl Kit {
         })
     }
 
+    /// The folder of the cache.
+    pub fn folder(&self) -> &Path {
+        self.object.parent().unwrap_or(Path::new("."))
+    }
+
     /// A command that runs the tool of LLVM 22 with this kit's environment.
     pub fn command(&self, program: &OsStr) -> Command {
         let mut command = Command::new(program);

@@ -2,6 +2,7 @@
 //! the report (paper 000, section 4).
 
 use crate::commands::Failure;
+use crate::phase;
 use race::{
     Difference, DifferenceKind, Evidence, Instance, Played, Race, Report, States, Verdict, labels,
 };
@@ -31,13 +32,15 @@ pub fn play(report: &mut Report, directory: &Path, limit: usize) -> Result<(), F
     if instances.is_empty() {
         return Ok(());
     }
-    let outcomes =
-        reorder::both_orders(&recording, &instances, Budget::default()).map_err(|error| {
-            Failure {
-                code: race::exit_code::FAILURE,
-                message: error.to_string(),
-            }
-        })?;
+    let races = report::count(report.races.len() as u64, "race");
+    let label = format!("playing both orders of {races}");
+    let outcomes = phase::counting(&label, None, || {
+        reorder::both_orders(&recording, &instances, Budget::default())
+    })
+    .map_err(|error| Failure {
+        code: race::exit_code::FAILURE,
+        message: error.to_string(),
+    })?;
     for (index, race) in report.races.iter_mut().enumerate() {
         let own: Vec<(Instance, &Outcome)> = instances
             .iter()

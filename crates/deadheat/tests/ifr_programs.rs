@@ -157,13 +157,14 @@ fn exit_codes_json_and_settings() {
         report.races.first().is_some_and(|race| {
             let [first, second] = &race.accesses;
             assert_eq!(first.site.function.as_deref(), Some("add"));
-            assert_eq!((first.site.line, second.site.line), (Some(6), Some(6)));
-            assert!(first.stack.len() >= 2 && !second.stack.is_empty());
+            assert_eq!(first.site.line, Some(6));
+            assert!(first.stack.len() >= 2);
             assert_eq!(
                 race.place.as_ref().map(|place| place.description.as_str()),
                 Some("counter")
             );
-            true
+            // What the other side did last may have been overwritten by then.
+            second.site.line == Some(6) && !second.stack.is_empty()
         })
     });
     assert!(found, "no race in {TRIES} runs");
@@ -287,4 +288,64 @@ fn what_cannot_work_is_said() {
         .unwrap();
     assert_eq!(missing.status.code(), Some(2));
     assert!(said(&missing).contains("nowhere.so"));
+}
+
+/// A lock made of atomics, in an object without monitors: the program is
+/// correct, and only that object knows why.
+#[test]
+fn plain_objects_that_synchronise_by_themselves_make_no_false_report() {
+    let folder = scratch("plain-objects");
+    fs::write(
+        folder.join("lock.c"),
+        "static int word;\n\
+         void take(void) { while (__atomic_exchange_n(&word, 1, __ATOMIC_ACQUIRE)) ; }\n\
+         void give(void) { __atomic_store_n(&word, 0, __ATOMIC_RELEASE); }\n\
+         void with(void (*work)(void)) { take(); work(); give(); }\n",
+    )
+    .unwrap();
+    fs::write(
+        folder.join("main.c"),
+        "#include <pthread.h>\n#include <stdio.h>\n\
+         void take(void); void give(void); void with(void (*)(void));\n\
+         static long total, other;\n\
+         static void work(void) { other++; }\n\
+         static void *run(void *unused) {\n\
+             void (*volatile t)(void) = take;\n\
+             for (int i = 0; i < 200000; i++) { t(); total++; give(); with(work); }\n\
+             return unused;\n\
+         }\n\
+         int main(void) {\n\
+             pthread_t one, two;\n\
+             pthread_create(&one, 0, run, 0); pthread_create(&two, 0, run, 0);\n\
+             pthread_join(one, 0); pthread_join(two, 0);\n\
+             printf(\"%ld %ld\\n\", total, other);\n\
+             return 0;\n\
+         }\n",
+    )
+    .unwrap();
+    let compiled = Command::new("gcc")
+        .args(["-O2", "-c", "lock.c", "-o", "lock.o"])
+        .current_dir(&folder)
+        .status()
+        .unwrap();
+    assert!(compiled.success());
+    // Left by an earlier run, or not there; ar would add to it.
+    let _ = fs::remove_file(folder.join("liblock.a"));
+    let archived = Command::new("ar")
+        .args(["rcs", "liblock.a", "lock.o"])
+        .current_dir(&folder)
+        .status()
+        .unwrap();
+    assert!(archived.success());
+    for (name, link) in [("object", "lock.o"), ("archive", "-llock")] {
+        let arguments = [
+            "cc", "-O1", "-g", "main.c", "-L.", link, "-o", name, "-pthread",
+        ];
+        build(&arguments, &folder);
+        for _ in 0..5 {
+            let output = run(&folder.join(name), "");
+            assert!(output.status.success(), "{name}: {}", said(&output));
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "400000 400000\n");
+        }
+    }
 }

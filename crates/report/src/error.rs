@@ -15,6 +15,11 @@ pub enum Error {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error(
+        "cannot write {}: there is no folder {}; make it, or give another file",
+        path.display(), folder.display()
+    )]
+    NoFolder { path: PathBuf, folder: PathBuf },
     #[error("cannot print the report: {0}")]
     Print(#[from] std::io::Error),
     #[error(
@@ -78,6 +83,7 @@ impl Error {
     pub fn exit_code(&self) -> i32 {
         match self {
             Error::Read { .. }
+            | Error::NoFolder { .. }
             | Error::NotAReport { .. }
             | Error::NewerReport { .. }
             | Error::NoBaseline { .. }

@@ -31,7 +31,7 @@ mod words;
 pub use baseline::{Baseline, Update, worse};
 pub use error::Error;
 pub use options::{Color, Form, Options, Stream};
-pub use progress::Progress;
+pub use progress::{Progress, Unit};
 pub use reporting::{FailOn, Reporting, Settings, parse, read};
 pub use store::{Changed, Collected, Comparison, Run, Sighting, Store};
 pub use suppress::{Suppressions, Syntax, generate as generate_suppressions};

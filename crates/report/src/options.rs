@@ -107,7 +107,7 @@ impl Options {
     }
 }
 
-fn terminal_columns(descriptor: libc::c_int) -> Option<usize> {
+pub(crate) fn terminal_columns(descriptor: libc::c_int) -> Option<usize> {
     // SAFETY: winsize is plain integers, for which all-zero is a value.
     let mut size: libc::winsize = unsafe { std::mem::zeroed() };
     // SAFETY: TIOCGWINSZ writes one winsize through the pointer, which is

@@ -95,6 +95,17 @@ pub struct Settings {
     pub shown_again: bool,
 }
 
+/// An hour of analysis shall not end in a misspelt folder.
+fn check_folder(path: &Path) -> Result<(), Error> {
+    match path.parent().filter(|folder| *folder != Path::new("")) {
+        Some(folder) if !folder.is_dir() => Err(Error::NoFolder {
+            path: path.to_path_buf(),
+            folder: folder.to_path_buf(),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Settings whose input files have been read and found good.
 #[derive(Debug)]
 pub struct Reporting {
@@ -108,6 +119,15 @@ impl Reporting {
     /// Reads and checks every file the settings name. Call it before the
     /// analysis starts.
     pub fn prepare(settings: Settings) -> Result<Self, Error> {
+        let outputs = [
+            &settings.json_file,
+            &settings.sarif_file,
+            &settings.junit_file,
+            &settings.html_file,
+        ];
+        for path in outputs.into_iter().flatten() {
+            check_folder(path)?;
+        }
         let suppressions = Suppressions::read(&settings.suppressions)?;
         let baseline = settings
             .baseline

@@ -12,7 +12,9 @@ use crate::words::{
     access_words, count, earlier, executions, location, ordering, plain, stack, thread_words,
     title, value_words, verdict_words,
 };
-use race::{Access, AccessKind, DifferenceKind, Frame, Race, Report, Site, Standing, Verdict};
+use race::{
+    Access, AccessKind, DifferenceKind, Frame, LockFinding, Race, Report, Site, Standing, Verdict,
+};
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -22,6 +24,8 @@ const RULE: &str = "==================";
 const FRAMES: usize = 16;
 const EVIDENCE: usize = 4;
 const DIFFERENCES: usize = 6;
+/// Longest command line that the summary names.
+const PROGRAM: usize = 60;
 /// Column at which values begin beside a thread or a frame.
 const VALUE_COLUMN: usize = 44;
 
@@ -36,7 +40,10 @@ pub fn render(report: &Report, options: &Options) -> String {
     for race in &shown {
         page.race(race);
     }
-    if !shown.is_empty() {
+    for finding in &report.locks {
+        page.lock_finding(finding);
+    }
+    if !shown.is_empty() || !report.locks.is_empty() {
         page.line(RULE);
     }
     page.summary();
@@ -433,12 +440,28 @@ impl<'a> Page<'a> {
         }
     }
 
+    /// A lock used wrongly, with the calls concerned.
+    fn lock_finding(&mut self, finding: &LockFinding) {
+        self.line(RULE);
+        let kind = plain(&finding.kind).replace('-', " ");
+        self.line(&self.paint.ink(Ink::Yellow, &kind));
+        self.labelled("  ", &plain(&finding.text));
+        for call in &finding.stacks {
+            let head = format!("  thread {}: {}", call.moment.thread, plain(&call.what));
+            self.line(&self.paint.ink(Ink::Bold, &head));
+            let limit = self.limit(FRAMES);
+            for (number, frame) in call.stack.iter().take(limit).enumerate() {
+                self.line(&format!("    #{number} {}", self.frame_words(frame)));
+            }
+            self.more(call.stack.len(), FRAMES, "frame");
+        }
+    }
+
     fn summary(&mut self) {
-        let program = self
-            .report
-            .program
-            .first()
-            .map_or("the program".into(), |p| plain(p));
+        let program = match self.report.program.is_empty() {
+            true => "the program".to_string(),
+            false => command_words(&self.report.program),
+        };
         let suppressed = self
             .report
             .races
@@ -471,6 +494,10 @@ impl<'a> Page<'a> {
         };
         if suppressed > 0 {
             let _ = write!(said, " ({suppressed} suppressed)");
+        }
+        if !self.report.locks.is_empty() {
+            let number = count(self.report.locks.len() as u64, "lock problem");
+            let _ = write!(said, "; {number}");
         }
         self.line(&said);
         if let Some(code @ 1..) = self.report.exit.program {
@@ -540,6 +567,18 @@ impl<'a> Page<'a> {
             None => full,
         }
     }
+}
+
+/// A command line as people say it: as it is, or the program's name alone
+/// where that is long.
+fn command_words(words: &[String]) -> String {
+    let line = words.join(" ");
+    if line.chars().count() <= PROGRAM {
+        return plain(&line).into_owned();
+    }
+    let program = words.first().map_or("", String::as_str);
+    let name = program.rsplit('/').next().unwrap_or(program);
+    format!("{} …", clip(&plain(name), PROGRAM))
 }
 
 /// `once`, `41 times`.

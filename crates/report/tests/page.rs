@@ -9,7 +9,7 @@ mod browser;
 mod many;
 
 use browser::Browser;
-use race::{Mark, Report, Suppressed, Verdict};
+use race::{LockCall, LockFinding, Mark, Moment, Report, Suppressed, Verdict};
 use report::Sighting;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -51,6 +51,16 @@ fn forty() -> Report {
         date: "2026-11-07T10:00:00Z".into(),
         reason: "ticket 12".into(),
     });
+    report.locks = vec![LockFinding {
+        kind: "lock-order-inversion".into(),
+        text: "<b>one</b> and two are taken in either order".into(),
+        locks: vec!["0x10".into(), "0x20".into()],
+        stacks: vec![LockCall {
+            what: "two taken while one is held".into(),
+            moment: Moment::new(2, 7),
+            stack: report.races[0].accesses[0].stack.clone(),
+        }],
+    }];
     report.races[39].suppressed = Some(Suppressed {
         by: "team.supp:3".into(),
         reason: Some("vendored".into()),
@@ -150,6 +160,18 @@ fn a_reader_finds_the_way_around() {
     assert_eq!(browser.eval(ROWS), expected.count());
     browser.key("Escape");
     assert_eq!(browser.eval(ROWS), 39);
+
+    let locks = browser.eval("document.querySelector('footer .locks').textContent");
+    let locks = locks.as_str().unwrap();
+    assert!(locks.starts_with("1 lock problem"), "{locks}");
+    assert!(
+        locks.contains("lock order inversion: <b>one</b> and two"),
+        "{locks}"
+    );
+    assert!(
+        locks.contains("thread 2: two taken while one is held"),
+        "{locks}"
+    );
 
     browser.eval("{ const s = document.querySelector('select'); s.value = 'double-check'; s.dispatchEvent(new Event('change')); }");
     let labelled = |race: &&race::Race| {

@@ -18,7 +18,7 @@ use crate::translate::{
     is_repeated,
 };
 use crate::tree::Tree;
-use crate::{Divergence, Error, fault, host, host_signals, kernel, memory};
+use crate::{Divergence, Error, fault, host, host_signals, kernel, memory, watch};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use race::Moment;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -557,7 +557,9 @@ impl Vm {
             if std::mem::take(&mut self.reborn) {
                 continue;
             }
-            let done = slice.done + self.retire();
+            let retired = self.retire();
+            watch::add(retired);
+            let done = slice.done + retired;
             let slice = Slice { done, ..slice };
             if end == SliceEnd::Expired && done < slice.planned {
                 self.slice = Some(slice);

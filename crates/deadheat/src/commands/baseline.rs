@@ -9,6 +9,10 @@ use std::path::PathBuf;
 
 /// Write the file that --baseline reads
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  deadheat baseline update races.baseline      take the latest run in
+  deadheat baseline update races.baseline 7 --forget   exactly the races of run 7")]
 pub struct Arguments {
     #[command(subcommand)]
     action: Action,

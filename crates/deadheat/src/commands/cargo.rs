@@ -12,7 +12,15 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 #[derive(clap::Args)]
-#[command(disable_help_flag = true, disable_version_flag = true)]
+#[command(
+    disable_help_flag = true,
+    disable_version_flag = true,
+    after_help = "\
+Examples:
+  deadheat cargo test                      every test, with monitors
+  deadheat cargo run --release -- arg
+  cargo deadheat test                      without monitors, in the vm (see there)"
+)]
 pub struct Arguments {
     /// Arguments for cargo: build, run, test and their options
     #[arg(
@@ -46,6 +54,8 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         "-Cforce-frame-pointers=yes",
         "-Cdebuginfo=1",
         "-Clink-arg=-Wl,-z,now",
+        // At level 0, that of unoptimised builds, the linker runs no pass.
+        "-Clink-arg=-Wl,--lto-O2",
     ]
     .map(String::from)
     .to_vec();

@@ -8,10 +8,19 @@
 
 use super::Failure;
 use crate::monitored_build::{self, Kit};
+use crate::plain_objects::Gates;
 use std::ffi::{OsStr, OsString};
 
 #[derive(clap::Args)]
-#[command(disable_help_flag = true, disable_version_flag = true)]
+#[command(
+    disable_help_flag = true,
+    disable_version_flag = true,
+    after_help = "\
+Examples:
+  deadheat cc -O2 -g prog.c -o prog -pthread && ./prog
+  CC='deadheat cc' CXX='deadheat c++' ./configure && make
+  DEADHEAT_IFR=cap=10,json=races.json ./prog && deadheat report races.json"
+)]
 pub struct Arguments {
     /// Arguments for clang
     #[arg(
@@ -126,7 +135,15 @@ pub fn run(arguments: &Arguments, language: Language) -> Result<i32, Failure> {
             "-static cannot be monitored: the run-time sees locks and thread creation by standing before the shared C library; link without -static",
         ));
     }
+    let gates = match request.links {
+        true => Gates::make(&arguments.arguments, kit.folder(), || {
+            trace(name, &arguments.arguments, &kit)
+        })?,
+        false => None,
+    };
     let mut command = kit.command(OsStr::new(name));
+    // Before the libraries whose members they need.
+    command.args(gates.iter().flat_map(Gates::arguments));
     command.arg("--start-no-unused-arguments");
     let mut plugin = OsString::from("-fpass-plugin=");
     plugin.push(&kit.pass);
@@ -148,6 +165,25 @@ pub fn run(arguments: &Arguments, language: Language) -> Result<i32, Failure> {
         command.args(["-x", "none"]).args(kit.link_arguments());
     }
     monitored_build::run(command)
+}
+
+/// What the linker takes in, as its trace says; none if the link fails, which
+/// it will do again and say why.
+fn trace(name: &str, arguments: &[OsString], kit: &Kit) -> Option<String> {
+    let away = kit.folder().join(format!("trial-{}", std::process::id()));
+    let output = kit
+        .command(OsStr::new(name))
+        .arg("-w")
+        .args(arguments)
+        .args(["-Wl,-t,-t", "-o"])
+        .arg(&away)
+        .args(["-x", "none"])
+        .args(kit.link_arguments())
+        .output();
+    // Not there if the link failed.
+    let _ = std::fs::remove_file(&away);
+    let output = output.ok().filter(|output| output.status.success())?;
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 #[cfg(test)]

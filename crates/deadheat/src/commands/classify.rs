@@ -4,6 +4,7 @@
 use super::Failure;
 use crate::exploration::{self, ExploreOptions};
 use crate::orders;
+use crate::phase;
 use crate::reporting::ReportOptions;
 use report::Stream;
 use std::path::PathBuf;
@@ -51,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     };
     let mut reports = Vec::new();
     for recording in &arguments.recordings {
-        let mut report = detect::detect(recording, &options)?;
+        let mut report = phase::detecting(recording, || detect::detect(recording, &options))?;
         orders::play(&mut report, recording, limit)?;
         exploration::classify(
             &mut report,
@@ -62,6 +63,5 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         reports.push(report);
     }
     let report = detect::merge(reports).ok_or_else(|| Failure::usage("no recording given"))?;
-    super::detect::show_locks(&report);
     Ok(reporting.finish(report)?)
 }

@@ -11,6 +11,10 @@ use std::fmt::Write;
 
 /// Compare two runs: new, gone and changed races
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  deadheat compare 6 7                     what run 7 has that run 6 had not, and the other way
+  deadheat compare main.json mine.json     two reports that --json=FILE wrote")]
 pub struct Arguments {
     /// The earlier run: a number or a JSON report.
     #[arg(value_name = "A")]

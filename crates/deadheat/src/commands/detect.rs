@@ -1,6 +1,7 @@
 //! `deadheat detect`: finds the races of a recording.
 
 use super::Failure;
+use crate::phase;
 use crate::reporting::ReportOptions;
 use report::Stream;
 use std::path::PathBuf;
@@ -21,27 +22,9 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let reporting = arguments.report.prepare(Stream::Stdout)?;
-    let report = detect::detect(&arguments.recording, &detect::Options::default())?;
-    show_locks(&report);
+    let recording = &arguments.recording;
+    let report = phase::detecting(recording, || {
+        detect::detect(recording, &detect::Options::default())
+    })?;
     Ok(reporting.finish(report)?)
-}
-
-/// Lock problems stand beside the races; the text goes to standard error, the
-/// JSON has them as well.
-pub fn show_locks(report: &race::Report) {
-    for finding in &report.locks {
-        eprintln!("==================\n{}: {}", finding.kind, finding.text);
-        for call in &finding.stacks {
-            eprintln!("  {} (at {})", call.what, call.moment);
-            for (number, frame) in call.stack.iter().take(8).enumerate() {
-                let function = frame.function.as_deref().unwrap_or("?");
-                match (&frame.file, frame.line) {
-                    (Some(file), Some(line)) => {
-                        eprintln!("    #{number} {function} {file}:{line}");
-                    }
-                    _ => eprintln!("    #{number} {function}"),
-                }
-            }
-        }
-    }
 }

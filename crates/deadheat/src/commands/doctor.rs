@@ -20,6 +20,10 @@ use std::path::PathBuf;
 
 /// Say what works on this machine, and the remedy for what does not
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  deadheat doctor                          this machine
+  deadheat doctor ./prog                   and what can be said about ./prog")]
 pub struct Arguments {
     /// Also examine this program or library.
     #[arg(value_name = "BINARY")]

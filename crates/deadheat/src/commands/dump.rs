@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use vm::record::{Files, InputReader, RecordError, Recording, StepReader};
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  deadheat dump .deadheat/7 | less         program, files, inputs and schedule
+  deadheat dump rec --bytes                with the bytes that were read")]
 pub struct Arguments {
     /// The recording
     #[arg(value_name = "DIR")]

@@ -7,6 +7,10 @@ use std::ffi::OsString;
 use vm::{Stop, Vm};
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  deadheat exec -- ./prog arg              does the program run in the vm, and how fast
+  deadheat exec --schedule pct --seed 3 -- ./prog  one schedule, nothing kept")]
 pub struct Arguments {
     #[command(flatten)]
     schedule: ScheduleArguments,

@@ -7,6 +7,10 @@ use report::Stream;
 
 /// Tell one race as a story, for someone new to the tool
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  deadheat explain 3                       race 3 of the latest run
+  deadheat explain 900f64b1 --run 7        by fingerprint, as run 7 saw it")]
 pub struct Arguments {
     /// Number of the race in the run, or its fingerprint.
     #[arg(value_name = "RACE")]

@@ -9,6 +9,10 @@ use report::{Store, count};
 ///
 /// Verdict histories and marks stay.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  deadheat gc                              keep the newest twenty
+  deadheat gc --keep 5 --dry-run           what would go")]
 pub struct Arguments {
     /// How many of the newest recordings and runs to keep.
     #[arg(long, value_name = "N", default_value_t = 20)]

@@ -8,6 +8,10 @@ use serde_json::json;
 
 /// List the runs in the store
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  deadheat list -n 10                      the ten newest runs
+  deadheat list --json                     for a script")]
 pub struct Arguments {
     /// Show only the newest N.
     #[arg(short = 'n', long, value_name = "N")]

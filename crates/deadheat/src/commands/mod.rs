@@ -2,6 +2,7 @@
 
 pub mod baseline;
 pub mod cargo;
+pub mod cargo_deadheat;
 pub mod cc;
 pub mod classify;
 pub mod compare;

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use vm::record::{Files, Recording};
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  deadheat pack .deadheat/7                then copy the folder to another machine")]
 pub struct Arguments {
     /// The recording
     #[arg(value_name = "DIR")]

@@ -9,6 +9,10 @@ use vm::schedule::PolicyName;
 use vm::{Program, ScheduleChoice, Stop, Vm};
 
 #[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  deadheat record -o rec -- ./prog arg     one run, kept in the folder rec
+  deadheat record -o rec2 --seed 7 -- ./prog arg   another interleaving")]
 pub struct Arguments {
     /// Directory for the recording; must not exist yet, or be empty
     #[arg(short, long, value_name = "DIR")]
@@ -71,6 +75,20 @@ impl ScheduleArguments {
             }
         }
         choice
+    }
+
+    /// The same choice as words of a command line.
+    pub fn words(&self) -> Vec<OsString> {
+        let mut words = vec![
+            "--seed".to_string(),
+            self.seed.to_string(),
+            "--quantum".to_string(),
+            self.quantum.to_string(),
+        ];
+        if let Some(schedule) = &self.schedule {
+            words.extend(["--schedule".to_string(), schedule.to_string()]);
+        }
+        words.into_iter().map(OsString::from).collect()
     }
 }
 

@@ -16,6 +16,7 @@ mod race;
 #[command(after_help = "\
 Examples:
   deadheat replay .deadheat/7                            the same output and end again
+  deadheat replay .deadheat/7 --until 2:18234            stop there: stack, registers, source line
   deadheat replay .deadheat/7 --race 3 --order swapped   what the other order leads to
   deadheat replay .deadheat/7 --race 3 --gdb             stand at the race in gdb, go back and on
   (gdb) target remote | deadheat replay .deadheat/7 --race 3 --order swapped --gdb=-")]

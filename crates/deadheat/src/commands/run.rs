@@ -4,10 +4,12 @@ use super::Failure;
 use super::record::{self, ScheduleArguments};
 use crate::exploration::{self, ExploreOptions};
 use crate::orders;
+use crate::phase;
 use crate::reporting::ReportOptions;
 use report::Stream;
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use vm::record::ProcessStatus;
 use vm::{Program, ScheduleChoice, Stop, Vm};
@@ -49,7 +51,7 @@ pub struct Arguments {
 }
 
 /// Records one run in a process of its own.
-fn record_run(
+pub fn record_run(
     directory: &Path,
     program: &Program,
     schedule: ScheduleChoice,
@@ -133,7 +135,14 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         let row = number % arguments.schedules;
         let schedule = arguments.schedule.choice_of_row(row);
         let program = with_threads(&program, row);
-        record_run(&directory, &program, schedule, number > 0, input)?;
+        if number == 0 {
+            record_run(&directory, &program, schedule, false, input)?;
+        } else {
+            let label = format!("recording run {} of {runs}", number + 1);
+            phase::counting(&label, None, || {
+                record_run(&directory, &program, schedule, true, input)
+            })?;
+        }
         let result = find_and_play(&directory, &arguments.explore);
         if temporary {
             // What cannot be removed is in the way of nobody.
@@ -149,7 +158,6 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         reports.push(report);
     }
     let report = detect::merge(reports).ok_or_else(|| Failure::usage("no schedule was run"))?;
-    super::detect::show_locks(&report);
     Ok(reporting.finish(report)?)
 }
 
@@ -169,18 +177,21 @@ fn alternatives(path: &Path) -> Result<Vec<PathBuf>, Failure> {
 }
 
 /// The races of a recording, with both orders of each played and followed.
-fn find_and_play(directory: &Path, explore: &ExploreOptions) -> Result<race::Report, Failure> {
-    let mut report = detect::detect(directory, &detect::Options::default())?;
+pub fn find_and_play(directory: &Path, explore: &ExploreOptions) -> Result<race::Report, Failure> {
+    let mut report = phase::detecting(directory, || {
+        detect::detect(directory, &detect::Options::default())
+    })?;
     orders::play(&mut report, directory, orders::INSTANCES)?;
     exploration::classify(&mut report, directory, explore, exploration::SCHEDULES)?;
     Ok(report)
 }
 
-fn temporary_directory() -> Result<PathBuf, Failure> {
+/// A fresh folder of this process, among the temporary files.
+pub fn temporary_directory() -> Result<PathBuf, Failure> {
     let base = std::env::temp_dir();
     for number in 0..u32::MAX {
         let path = base.join(format!("deadheat-{}-{number}", std::process::id()));
-        match std::fs::create_dir(&path) {
+        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => {

@@ -16,6 +16,11 @@ use std::time::Duration;
 /// Works on any native program, as it is: stripped, static, in production. The
 /// program is unharmed when sampling ends, in whatever way.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  deadheat sample --pid 4711 --duration 5m     a running server, for five minutes
+  deadheat sample -- ./prog arg                a program from its start on
+  deadheat sample --overhead 1 --include 'cache_*' --pid 4711")]
 pub struct Arguments {
     /// Sample this running process; can be given several times for processes
     /// that share memory.

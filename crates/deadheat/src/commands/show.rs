@@ -8,6 +8,10 @@ use std::fmt::Write;
 
 /// Show one race in full, with its history
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  deadheat show 3                          race 3 of the latest run
+  deadheat show 3 --run 7 --json           as run 7 saw it, for a script")]
 pub struct Arguments {
     /// Number of the race in the run, or its fingerprint.
     #[arg(value_name = "RACE")]

@@ -385,6 +385,15 @@
   const footer = el("footer", {}, el("details", {},
     el("summary", {}, `What was not checked (${unchecked.length})` + (data.unused.length > 0 ? ` · ${many(data.unused.length, "unused suppression")}` : "")),
     el("ul", {}, unchecked.map((text) => el("li", {}, text)), data.unused.map((text) => el("li", {}, `unused suppression: ${text}`)))));
+  const lockCall = (call) => el("div", {}, `thread ${call.thread}: ${call.what}`,
+    call.stack.slice(0, 8).map((number) => el("div", { class: "code" },
+      `${functionName(data.frames[number])} ${where(data.frames[number])}`)));
+  const lockFinding = (finding) => el("li", {}, el("b", {}, finding.kind), `: ${finding.text}`, finding.calls.map(lockCall));
+  if (data.locks.length > 0) {
+    footer.prepend(el("details", { class: "locks" },
+      el("summary", {}, many(data.locks.length, "lock problem")),
+      el("ul", {}, data.locks.map(lockFinding))));
+  }
   document.body.append(header, el("main", {}, nav, article), footer, help);
   refresh();
   if (location.hash) follow();

@@ -30,6 +30,28 @@ pub fn build(report: &Report, histories: &HashMap<Fingerprint, Vec<Sighting>>) -
         .iter()
         .map(|race| tables.race(report, race, histories))
         .collect();
+    let locks: Vec<Value> = report
+        .locks
+        .iter()
+        .map(|finding| {
+            let calls: Vec<Value> = finding
+                .stacks
+                .iter()
+                .map(|call| {
+                    json!({
+                        "what": plain(&call.what),
+                        "thread": call.moment.thread,
+                        "stack": tables.stack(&call.stack, false),
+                    })
+                })
+                .collect();
+            json!({
+                "kind": plain(&finding.kind).replace('-', " "),
+                "text": plain(&finding.text),
+                "calls": calls,
+            })
+        })
+        .collect();
     let source = tables.source();
     let dates: BTreeMap<u64, &str> = histories
         .values()
@@ -50,6 +72,7 @@ pub fn build(report: &Report, histories: &HashMap<Fingerprint, Vec<Sighting>>) -
         "recordings": each(&report.recordings),
         "notChecked": each(&report.not_checked),
         "unused": each(&report.unused_suppressions),
+        "locks": locks,
         "verdicts": Verdict::REPORT_ORDER.map(|verdict| json!({
             "name": verdict.name(),
             "words": verdict_words(verdict),

@@ -4,7 +4,8 @@
 
 use race::{
     Access, AccessKind, Consequence, Difference, DifferenceKind, Event, EventKind, Evidence, Frame,
-    Instance, Moment, Order, Place, Race, Report, Site, States, Verdict, labels,
+    Instance, LockCall, LockFinding, Moment, Order, Place, Race, Report, Site, States, Verdict,
+    labels,
 };
 use std::path::Path;
 
@@ -200,11 +201,40 @@ pub fn half_seen() -> Race {
     race
 }
 
+/// Two locks that are taken in either order.
+fn inversion() -> LockFinding {
+    let call = |what: &str, moment, function: &str, line| LockCall {
+        what: what.into(),
+        moment,
+        stack: vec![frame(function, "main.c", line)],
+    };
+    LockFinding {
+        kind: "lock-order-inversion".into(),
+        text: "table.lock and log.lock are taken in different orders: this can deadlock".into(),
+        locks: vec!["0x4040".into(), "0x4080".into()],
+        stacks: vec![
+            call(
+                "log.lock taken while table.lock is held",
+                Moment::new(2, 512),
+                "worker",
+                33,
+            ),
+            call(
+                "table.lock taken while log.lock is held",
+                Moment::new(1, 90),
+                "flush",
+                71,
+            ),
+        ],
+    }
+}
+
 /// A report with one race of most kinds.
 pub fn mixed() -> Report {
     let mut report = Report::new("vm", vec!["./prog".into(), "--fast".into()]);
     report.recordings = vec![".deadheat/7".into(), ".deadheat/8".into()];
     report.races = vec![use_after_free(), counter(), same_flag(), half_seen()];
+    report.locks = vec![inversion()];
     report.not_checked = vec![
         "schedules other than the 10 that were run, inputs other than the recorded one".into(),
         "the memory order of 3 C11 atomics in prog, which its debug info does not tell (counted as acquire and release)".into(),
