@@ -39,6 +39,7 @@ enum Command {
     Dump(commands::dump::Arguments),
     /// Copy into a recording all files it needs, so that it replays elsewhere
     Pack(commands::pack::Arguments),
+    Export(commands::export::Arguments),
     Sample(commands::sample::Arguments),
     Report(commands::report::Arguments),
     Explain(commands::explain::Arguments),
@@ -79,6 +80,7 @@ fn main() {
         Command::Replay(arguments) => commands::replay::run(arguments),
         Command::Dump(arguments) => commands::dump::run(arguments),
         Command::Pack(arguments) => commands::pack::run(arguments),
+        Command::Export(arguments) => commands::export::run(arguments),
         Command::Sample(arguments) => commands::sample::run(arguments),
         Command::Report(arguments) => commands::report::run(arguments),
         Command::Explain(arguments) => commands::explain::run(arguments),

@@ -54,7 +54,11 @@ fn classify(program: &Path, at: &Path, seed: u64) -> Result<serde_json::Value, S
     let (program, at) = (program.to_string_lossy(), at.to_string_lossy());
     let seed_text = seed.to_string();
     // Short slices and long ones: other primaries.
-    let quantum = if seed % 2 == 0 { "2000" } else { "150" };
+    let quantum = if seed.is_multiple_of(2) {
+        "2000"
+    } else {
+        "150"
+    };
     deadheat(&[
         "record",
         "-o",
@@ -241,6 +245,83 @@ fn check(seeds: u64) {
         sources.len(),
         failures.join("\n")
     );
+}
+
+/// A lock that the detector is told to forget makes false reports; exploration
+/// sees that they have one order (paper 003, section 6.2).
+#[test]
+fn a_forgotten_lock_ends_as_single_ordering() {
+    const SOURCE: &str = r#"
+        #include <pthread.h>
+        #include <semaphore.h>
+        #include <stdio.h>
+        sem_t filled;
+        int data;
+        void *producer(void *unused) { data = 42; sem_post(&filled); return 0; }
+        void *consumer(void *unused) { sem_wait(&filled); data++; return 0; }
+        int main(void) {
+            pthread_t one, two;
+            sem_init(&filled, 0, 0);
+            pthread_create(&one, 0, producer, 0);
+            pthread_create(&two, 0, consumer, 0);
+            pthread_join(one, 0);
+            pthread_join(two, 0);
+            printf("%d\n", data);
+            return 0;
+        }
+    "#;
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("classes-forgotten");
+    std::fs::create_dir_all(&folder).expect("a folder for the program");
+    let source = folder.join("forgotten.c");
+    std::fs::write(&source, SOURCE).expect("the folder can be written");
+    let program = build(&source, &folder);
+    let at = folder.join("recording");
+    let _ = std::fs::remove_dir_all(&at);
+    let (program, at) = (program.to_string_lossy(), at.to_string_lossy());
+    deadheat(&["record", "-o", &at, "--", &program]);
+    let races = |more: &[&str]| {
+        let output = deadheat(&[&["classify", "--no-store", "--json", &at], more].concat());
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
+        report["races"].as_array().cloned().unwrap_or_default()
+    };
+    assert!(races(&[]).is_empty(), "the semaphore orders the accesses");
+    let false_reports = races(&["--forget-sync", "sem_post", "--forget-sync", "sem_wait"]);
+    assert!(!false_reports.is_empty(), "nothing orders them any more");
+    for race in false_reports {
+        assert_eq!(race["verdict"], "single-ordering", "{race:#}");
+    }
+}
+
+/// An exported reproduction needs nothing but itself.
+#[test]
+fn exported_evidence_shows_it_again() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("classes-exported");
+    std::fs::create_dir_all(&folder).expect("a folder for the program");
+    let program = build(&programs().join("crash_null.c"), &folder);
+    let (at, to) = (folder.join("recording"), folder.join("export"));
+    let _ = std::fs::remove_dir_all(&to);
+    let report = classify(&program, &at, 0).expect("a report");
+    assert_eq!(report["races"][0]["verdict"], "spec-violated");
+    let exported = deadheat(&[
+        "export",
+        "1",
+        &to.to_string_lossy(),
+        "--recording",
+        &at.to_string_lossy(),
+    ]);
+    assert!(
+        exported.status.success(),
+        "{}",
+        String::from_utf8_lossy(&exported.stderr)
+    );
+    std::fs::remove_dir_all(&at).expect("the recording can be removed");
+    std::fs::remove_file(&program).expect("the program can be removed");
+    let again = Command::new(to.join("reproduce"))
+        .output()
+        .expect("the script runs");
+    let text = String::from_utf8_lossy(&again.stdout);
+    assert_eq!(again.status.code(), Some(66), "{text}");
+    assert!(text.contains("SIGSEGV"), "{text}");
 }
 
 #[test]

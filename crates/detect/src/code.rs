@@ -75,12 +75,15 @@ pub struct Code {
     fences: HashMap<std::path::PathBuf, bool>,
     sources: Sources,
     info: InstructionInfoFactory,
+    /// Functions that make no edges, by name.
+    forgotten: Vec<String>,
 }
 
 impl Default for Code {
     fn default() -> Self {
         Code {
             modules: ModuleMap::new(),
+            forgotten: Vec::new(),
             facts: vec![Facts::default(); CACHE],
             library_data: Vec::new(),
             hooks: HashMap::new(),
@@ -137,6 +140,11 @@ fn is_go(module: &Module) -> bool {
 }
 
 impl Code {
+    /// These functions make no edges.
+    pub fn forget(&mut self, symbols: &[String]) {
+        self.forgotten = symbols.to_vec();
+    }
+
     /// Code was mapped: finds the functions to follow in it.
     pub fn mapped(&mut self, range: Range<u64>, path: &Path, offset: u64) -> Vec<u64> {
         self.modules.insert(range.clone(), path, offset);
@@ -153,6 +161,10 @@ impl Code {
         let mut found: Vec<(u64, Known)> = Vec::new();
         if origin != Origin::Linker {
             for (name, known) in known::FUNCTIONS {
+                let forgotten = self.forgotten.iter().any(|forgotten| forgotten == name);
+                // What is forgotten makes no edges, but is still the library's
+                // own business.
+                let known = if forgotten { &Known::Quiet } else { known };
                 for function in module.functions_named(name) {
                     if !function.indirect {
                         found.push((function.start.wrapping_add(bias), *known));

@@ -17,6 +17,10 @@ use vm::{Stop, Vm};
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     pub happens_before: HappensBefore,
+    /// Functions whose edges are not drawn, by symbol: what they order is
+    /// reported as if nothing did. For trying what becomes of false reports
+    /// (paper 003, section 6.2).
+    pub forget_sync: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -80,11 +84,13 @@ fn exit_code(stop: Stop) -> Option<i32> {
 fn replay<C: Checker + 'static>(
     recording: &Recording,
     checker: C,
-    mode: HappensBefore,
+    options: &Options,
 ) -> Result<(Box<Engine<C>>, Option<i32>), PassError> {
     silence_output();
     let mut vm = Vm::replay(recording)?;
-    vm.observe(Box::new(Engine::new(checker, mode)));
+    let mut engine = Engine::new(checker, options.happens_before);
+    engine.code.forget(&options.forget_sync);
+    vm.observe(Box::new(engine));
     let stop = vm.run(None)?;
     let observer = vm.take_observers().pop().ok_or(PassError::Lost)?;
     let engine = observer
@@ -94,8 +100,8 @@ fn replay<C: Checker + 'static>(
     Ok((engine, exit_code(stop)))
 }
 
-fn first_pass(recording: &Recording, mode: HappensBefore) -> Result<First, PassError> {
-    let (engine, program) = replay(recording, Finder::new()?, mode)?;
+fn first_pass(recording: &Recording, options: &Options) -> Result<First, PassError> {
+    let (engine, program) = replay(recording, Finder::new()?, options)?;
     let mut not_checked = engine.not_checked;
     let candidates = engine.checker.finish();
     if program.is_none() {
@@ -117,9 +123,9 @@ fn first_pass(recording: &Recording, mode: HappensBefore) -> Result<First, PassE
 fn second_pass(
     recording: &Recording,
     candidates: Candidates,
-    mode: HappensBefore,
+    options: &Options,
 ) -> Result<Found, PassError> {
-    let (mut engine, _) = replay(recording, Historian::new(candidates)?, mode)?;
+    let (mut engine, _) = replay(recording, Historian::new(candidates)?, options)?;
     for pair in engine.checker.pairs.values_mut() {
         for side in &mut pair.sides {
             side.spins = engine.code.spins(side.pc);
@@ -238,7 +244,7 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
 /// When there is no recording, or a replay of it fails.
 pub fn detect(directory: &Path, options: &Options) -> Result<Report, Error> {
     let recording = Recording::open(directory)?;
-    let first = in_child(|| first_pass(&recording, options.happens_before))?;
+    let first = in_child(|| first_pass(&recording, options))?;
     let mut report = Report::new(
         "vm",
         recording
@@ -252,7 +258,7 @@ pub fn detect(directory: &Path, options: &Options) -> Result<Report, Error> {
     report.exit.program = first.program;
     report.not_checked = first.not_checked;
     let candidates = first.candidates;
-    let found = in_child(|| second_pass(&recording, candidates, options.happens_before))?;
+    let found = in_child(|| second_pass(&recording, candidates, options))?;
     if !found.pairs.is_empty() || !found.lock_problems.is_empty() {
         let wanted = findings::wanted(&found);
         let scenes = in_child(|| third_pass(&recording, wanted))?;

@@ -84,6 +84,8 @@ struct CopyState {
     frozen: BTreeSet<u32>,
     /// Every slice the copy has run.
     slices: Vec<Choice>,
+    /// They are written down.
+    tracked: bool,
     /// Virtual time up to which arrivals have been looked for.
     looked_at: u64,
     /// Program counters at which a slice may end, and where one just did.
@@ -662,7 +664,7 @@ impl Vm {
         if end == SliceEnd::Exited {
             self.threads.remove(&slice.thread);
         }
-        if let Some(copy) = &mut self.copy {
+        if let Some(copy) = self.copy.as_mut().filter(|copy| copy.tracked) {
             copy.slices.push(Choice {
                 thread: slice.thread,
                 instructions: slice.done,
@@ -973,7 +975,9 @@ impl Vm {
     /// schedule becomes a guide, and nothing reaches the outside.
     pub(crate) fn become_copy(&mut self, instructions: u64) -> Result<(), Error> {
         // A copy of a copy goes on as that one would.
-        if self.copy.is_none() {
+        if let Some(copy) = &mut self.copy {
+            copy.slices.clear();
+        } else {
             self.make_schedule_a_guide()?;
             self.cache.short_lived = true;
             self.io.become_copy()?;
@@ -983,6 +987,7 @@ impl Vm {
                 limit: 0,
                 frozen: BTreeSet::new(),
                 slices: Vec::new(),
+                tracked: true,
                 looked_at: self.now(),
                 preempt: HashSet::new(),
                 preempted: None,
@@ -1091,7 +1096,7 @@ impl Vm {
     /// The slice under way ends here, as far as it got.
     fn break_off_slice(&mut self) {
         if let Some(slice) = self.slice.take().filter(|slice| slice.done > 0)
-            && let Some(copy) = &mut self.copy
+            && let Some(copy) = self.copy.as_mut().filter(|copy| copy.tracked)
         {
             copy.slices.push(Choice {
                 thread: slice.thread,
@@ -1118,6 +1123,15 @@ impl Vm {
     pub fn forget_last_slice(&mut self) {
         self.slice = None;
         self.last_slice = None;
+    }
+
+    /// In a copy: its slices are not written down any more; a long run has
+    /// millions.
+    pub fn leave_no_slices(&mut self) {
+        if let Some(copy) = &mut self.copy {
+            copy.slices = Vec::new();
+            copy.tracked = false;
+        }
     }
 
     /// In a copy: runs one thread alone for at most `instructions`. With

@@ -214,7 +214,13 @@ pub fn run_one(arguments: &RunnerArguments) -> Result<i32, Failure> {
         Some(folder) => (Store::create(folder)?.begin_recording(&words)?.1, false),
         None => (temporary_directory()?, true),
     };
-    let code = record_run(&directory, &program, arguments.schedule.choice(), false)?;
+    let code = record_run(
+        &directory,
+        &program,
+        arguments.schedule.choice(),
+        false,
+        None,
+    )?;
     let found = find_and_play(&directory, &arguments.explore, &detect::Options::default());
     if temporary {
         let _ = std::fs::remove_dir_all(&directory);

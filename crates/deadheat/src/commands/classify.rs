@@ -29,6 +29,11 @@ pub struct Arguments {
     #[arg(long, default_value_t = exploration::SCHEDULES, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..))]
     schedules: u32,
+    /// Do not believe that this function synchronises (its symbol, for instance
+    /// pthread_mutex_lock): what it orders is reported as a race, and should
+    /// end as single ordering
+    #[arg(long, value_name = "SYMBOL")]
+    forget_sync: Vec<String>,
     #[command(flatten)]
     explore: ExploreOptions,
     #[command(flatten)]
@@ -42,11 +47,13 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     } else {
         orders::INSTANCES
     };
+    let options = detect::Options {
+        forget_sync: arguments.forget_sync.clone(),
+        ..detect::Options::default()
+    };
     let mut reports = Vec::new();
     for recording in &arguments.recordings {
-        let mut report = phase::detecting(recording, || {
-            detect::detect(recording, &detect::Options::default())
-        })?;
+        let mut report = phase::detecting(recording, || detect::detect(recording, &options))?;
         orders::play(&mut report, recording, limit)?;
         exploration::classify(
             &mut report,

@@ -45,6 +45,7 @@ impl OrderArguments {
                 Order::VectorClock => detect::HappensBefore::VectorClock,
                 Order::Sequencer => detect::HappensBefore::Sequencer,
             },
+            ..detect::Options::default()
         }
     }
 }

@@ -92,7 +92,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
             let directory = temporary_directory()?;
             let schedule = arguments.schedule.choice_of_row(number);
             let run = with_threads(&program, number);
-            let found = record_run(&directory, &run, schedule, number > 0)
+            let found = record_run(&directory, &run, schedule, number > 0, None)
                 .and_then(|_| Ok(detect::detect(&directory, &detect::Options::default())?));
             remove(&directory);
             let mut found = found?;

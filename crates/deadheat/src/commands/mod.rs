@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod dump;
 pub mod exec;
 pub mod explain;
+pub mod export;
 pub mod gc;
 pub mod ifr_report;
 pub mod import;

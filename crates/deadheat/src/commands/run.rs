@@ -8,6 +8,7 @@ use crate::phase;
 use crate::reporting::ReportOptions;
 use report::Stream;
 use std::ffi::OsString;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use vm::record::ProcessStatus;
@@ -31,6 +32,10 @@ pub struct Arguments {
     schedules: u64,
     #[command(flatten)]
     schedule: ScheduleArguments,
+    /// Run again with this file as standard input, or with every file of this
+    /// folder, and merge what is found
+    #[arg(long, value_name = "PATH")]
+    input: Vec<PathBuf>,
     #[command(flatten)]
     order: super::detect::OrderArguments,
     #[command(flatten)]
@@ -53,11 +58,22 @@ pub fn record_run(
     program: &Program,
     schedule: ScheduleChoice,
     silent: bool,
+    input: Option<&Path>,
 ) -> Result<i32, Failure> {
+    let input = input
+        .map(|path| {
+            std::fs::File::open(path)
+                .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
+        })
+        .transpose()?;
     let recording = record::create(directory, program, schedule)?;
     let code = detect::in_child(|| -> Result<i32, Failure> {
         if silent {
             detect::silence_output();
+        }
+        if let Some(input) = &input {
+            // SAFETY: both are descriptors of this child.
+            unsafe { libc::dup2(input.as_raw_fd(), 0) };
         }
         let mut vm = Vm::record(&recording, program, schedule)?;
         match vm.run(None)? {
@@ -99,9 +115,15 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let mut reports = Vec::new();
-    for number in 0..arguments.schedules {
+    let mut inputs = vec![None];
+    for path in &arguments.input {
+        inputs.extend(alternatives(path)?.into_iter().map(Some));
+    }
+    let runs = (inputs.len() as u64).saturating_mul(arguments.schedules);
+    for number in 0..runs {
+        let input = inputs[(number / arguments.schedules) as usize].as_deref();
         let (directory, temporary) = match &arguments.output {
-            Some(directory) if arguments.schedules > 1 => {
+            Some(directory) if runs > 1 => {
                 // The folder of several recordings may be there already.
                 let _ = std::fs::create_dir(directory);
                 (directory.join(number.to_string()), false)
@@ -112,14 +134,15 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
                 None => (temporary_directory()?, true),
             },
         };
-        let schedule = arguments.schedule.choice_of_row(number);
-        let program = with_threads(&program, number);
+        let row = number % arguments.schedules;
+        let schedule = arguments.schedule.choice_of_row(row);
+        let program = with_threads(&program, row);
         if number == 0 {
-            record_run(&directory, &program, schedule, false)?;
+            record_run(&directory, &program, schedule, false, input)?;
         } else {
-            let label = format!("recording run {} of {}", number + 1, arguments.schedules);
+            let label = format!("recording run {} of {runs}", number + 1);
             phase::counting(&label, None, || {
-                record_run(&directory, &program, schedule, true)
+                record_run(&directory, &program, schedule, true, input)
             })?;
         }
         let result = find_and_play(&directory, &arguments.explore, &arguments.order.options());
@@ -138,6 +161,21 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     }
     let report = detect::merge(reports).ok_or_else(|| Failure::usage("no schedule was run"))?;
     Ok(reporting.finish(report)?)
+}
+
+/// A file, or the files of a folder in order of their names.
+fn alternatives(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let entries = std::fs::read_dir(path)
+        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.is_file())
+        .collect();
+    files.sort();
+    Ok(files)
 }
 
 /// The races of a recording, with both orders of each played and followed.
