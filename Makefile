@@ -9,7 +9,14 @@ DESTDIR =
 # The monitor pass is a plugin of exactly this LLVM.
 LLVM_PACKAGES = clang-22 llvm-22-dev lld-22
 TEST_PACKAGES = gcc g++ make binutils dwz golang-go valgrind libclang-rt-22-dev \
-	xz-utils pigz pbzip2 perl sqlite3
+	xz-utils pigz pbzip2 perl sqlite3 gdb
+
+# What the programs of tests/programs/anything come from: the fast cut, and
+# the rest.
+FAST_PROGRAM_PACKAGES = python3 pypy3 luajit pigz zstd redis-server redis-tools memcached \
+	nginx-light curl sqlite3 git nano golang-go
+PROGRAM_PACKAGES = $(FAST_PROGRAM_PACKAGES) $(shell sed -n 's/^needs: *//p' \
+	tests/programs/anything/*.cases | tr ' ' '\n' | sort -u)
 
 build:
 	@scripts/need gcc g++ binutils $(LLVM_PACKAGES)
@@ -33,27 +40,35 @@ deb: build
 	scripts/deb
 
 test: build
-	@scripts/need $(TEST_PACKAGES)
+	@scripts/need $(TEST_PACKAGES) $(FAST_PROGRAM_PACKAGES)
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --release -- -D warnings
 	cargo test --workspace --release
 
+# Every corpus runs, whatever became of the one before; each writes its row of
+# docs/results/test-all.md (scripts/corpus says how).
 test-all: test
 	@scripts/need chromium python3-jsonschema dpkg-dev cmake meson ninja-build redis-server redis-tools memcached bzip2
-	DEADHEAT_DIFFERENTIAL_SECONDS=1800 cargo test --release -p deadheat --test differential
-	DEADHEAT_IDENTITY_SEEDS=10 cargo test --release -p deadheat --test identity
-	DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
-	DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed
-	DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
-	cargo test --release -p deadheat --test sample -- --ignored --test-threads 1
-	cargo test --release -p report --test page -- --include-ignored --test-threads 1
-	cargo test --release -p deadheat --test documents -- --include-ignored --test-threads 1
-	scripts/check-schemas
-	scripts/check-package
+	@scripts/corpus --begin
+	scripts/corpus differential env DEADHEAT_DIFFERENTIAL_SECONDS=1800 cargo test --release -p deadheat --test differential -- --nocapture
+	scripts/corpus identity env DEADHEAT_IDENTITY_SEEDS=10 cargo test --release -p deadheat --test identity
+	scripts/corpus pairs env DEADHEAT_IDENTITY_PAIRS=1000 DEADHEAT_IDENTITY_TABLE=$(CURDIR)/docs/results/pairs.md cargo test --release -p deadheat --test identity
+	@scripts/need $(PROGRAM_PACKAGES)
+	scripts/corpus programs env DEADHEAT_TEST_ALL=1 DEADHEAT_PROGRAMS_TABLE=$(CURDIR)/docs/results/programs.md cargo test --release -p deadheat --test programs
+	scripts/corpus races env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
+	scripts/corpus "damaged debug info" env DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed
+	scripts/corpus "random monitored programs" env DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
+	scripts/corpus sampling cargo test --release -p deadheat --test sample -- --ignored --test-threads 1
+	scripts/corpus "report page" cargo test --release -p report --test page -- --include-ignored --test-threads 1
+	scripts/corpus documents cargo test --release -p deadheat --test documents -- --include-ignored --test-threads 1
+	scripts/corpus schemas scripts/check-schemas
+	scripts/corpus package scripts/check-package
+	@scripts/corpus --end
 
 bench: build
-	@scripts/need valgrind xz-utils pigz bzip2 perl python3 sqlite3 time dpkg-dev
+	@scripts/need valgrind xz-utils pigz bzip2 perl python3 sqlite3 time dpkg-dev gdb pbzip2
 	bench/vm/run
+	bench/reorder/run
 	bench/report
 	bench/sample/run
 	bench/ifr/run

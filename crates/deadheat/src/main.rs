@@ -7,6 +7,7 @@
 use clap::{Parser, Subcommand};
 
 mod commands;
+mod exploration;
 mod monitored_build;
 mod orders;
 mod phase;

@@ -3,8 +3,11 @@
 
 use crate::commands::Failure;
 use crate::phase;
-use race::{Difference, DifferenceKind, Evidence, Instance, Race, Report, States, Verdict};
-use reorder::{Budget, Location, Outcome};
+use race::{
+    Difference, DifferenceKind, Evidence, Instance, Played, Race, Report, States, Verdict, labels,
+};
+use reorder::{Budget, Fate, Location, Outcome};
+use std::collections::BTreeMap;
 use std::path::Path;
 use vm::record::Recording;
 
@@ -75,6 +78,11 @@ fn tell(race: &mut Race, outcomes: &[(Instance, &Outcome)]) {
             .filter(|(_, outcome)| outcome.states() == wanted)
             .count()
     };
+    race.played = Some(Played {
+        no_state_change: count(States::NoStateChange) as u64,
+        state_change: count(States::StateChange) as u64,
+        replay_failure: count(States::ReplayFailure) as u64,
+    });
     let text = format!(
         "{} of {} instances played in both orders: {} change the state, {} do not, {} could not be run",
         outcomes.len(),
@@ -127,6 +135,20 @@ fn tell(race: &mut Race, outcomes: &[(Instance, &Outcome)]) {
     {
         race.explanation = Some(format!("the other order could not be played: {why}"));
     }
+    add_evidence(race, text, instance);
+    if let Some((label, text)) = beyond(outcomes) {
+        if !race.labels.iter().any(|known| known == label) {
+            race.labels.push(label.into());
+        }
+        add_evidence(race, text, None);
+    }
+    let failures = reasons(outcomes);
+    if !failures.is_empty() {
+        add_evidence(race, format!("could not be run: {failures}"), None);
+    }
+}
+
+fn add_evidence(race: &mut Race, text: String, instance: Option<Instance>) {
     let id = race.evidence.iter().map(|evidence| evidence.id).max();
     race.evidence.push(Evidence {
         id: id.map_or(1, |id| id + 1),
@@ -134,6 +156,69 @@ fn tell(race: &mut Race, outcomes: &[(Instance, &Outcome)]) {
         instance,
         replay: None,
     });
+}
+
+/// What the strict answer does not tell: why nothing was seen to come of the
+/// changed states, if that is so for every instance that was followed.
+fn beyond(outcomes: &[(Instance, &Outcome)]) -> Option<(&'static str, String)> {
+    let followed: Vec<Vec<Fate>> = outcomes
+        .iter()
+        .filter_map(|(_, outcome)| match outcome {
+            Outcome::StateChange(differences) => {
+                Some(differences.iter().map(|one| one.fate).collect())
+            }
+            _ => None,
+        })
+        .filter(|fates: &Vec<Fate>| fates.iter().any(|fate| *fate != Fate::Unknown))
+        .collect();
+    let changed = outcomes
+        .iter()
+        .filter(|(_, outcome)| outcome.states() == States::StateChange)
+        .count();
+    let of_no_effect = |fates: &Vec<Fate>| fates.iter().all(|fate| fate.is_of_no_effect());
+    if followed.is_empty() || !followed.iter().all(of_no_effect) {
+        return None;
+    }
+    let has = |wanted: Fate| followed.iter().flatten().any(|fate| *fate == wanted);
+    let (label, why) = if has(Fate::Counter) {
+        (
+            labels::APPROXIMATE,
+            "what differs is only ever incremented and decided no branch",
+        )
+    } else if has(Fate::SameObject) {
+        (
+            labels::ALLOCATOR_ONLY,
+            "what differs is only where the allocator put an identical object",
+        )
+    } else {
+        (
+            labels::DIFFERENCE_DIES,
+            "what differs is overwritten before anything reads it",
+        )
+    };
+    Some((
+        label,
+        format!(
+            "beside the strict answer: {why} (in all {} of {changed} changed states that were followed further)",
+            followed.len()
+        ),
+    ))
+}
+
+/// Why instances could not be run, with numbers.
+fn reasons(outcomes: &[(Instance, &Outcome)]) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, outcome) in outcomes {
+        if let Outcome::ReplayFailure(why) = outcome {
+            let kind = why.split(':').next().unwrap_or(why);
+            *counts.entry(kind).or_default() += 1;
+        }
+    }
+    let parts: Vec<String> = counts
+        .into_iter()
+        .map(|(kind, number)| format!("{number} {kind}"))
+        .collect();
+    parts.join(", ")
 }
 
 fn describe(race: &Race, difference: &reorder::Difference) -> Difference {
@@ -144,7 +229,10 @@ fn describe(race: &Race, difference: &reorder::Difference) -> Difference {
                 .as_ref()
                 .filter(|place| place.address == Some(*address));
             let what = place.map_or_else(
-                || format!("memory at {address:#x}"),
+                || match &difference.name {
+                    Some(name) => name.clone(),
+                    None => format!("memory at {address:#x}"),
+                },
                 |place| place.description.clone(),
             );
             (DifferenceKind::Memory, what)

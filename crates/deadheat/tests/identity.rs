@@ -12,6 +12,10 @@
 //!     cargo test --release -p deadheat --test identity -- racy_counter
 //!
 //! DEADHEAT_IDENTITY_SEEDS sets how many seeds each schedule gets (default 1).
+//! DEADHEAT_IDENTITY_PAIRS=N instead makes N recordings of programs, schedules,
+//! seeds and quanta drawn at random (from the seed DEADHEAT_IDENTITY_START, so
+//! that a run can be had again) and replays each; DEADHEAT_IDENTITY_TABLE=FILE
+//! writes what docs/results/pairs.md holds.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -54,6 +58,10 @@ fn main() -> ExitCode {
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
     let folder = std::env::temp_dir().join(format!("deadheat-identity-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a temporary folder can be made");
+    if let Some(pairs) = number("DEADHEAT_IDENTITY_PAIRS") {
+        let subjects = subjects(&folder, wanted.map(String::as_str));
+        return random_pairs(&subjects, &folder, pairs);
+    }
     let mut failures = Vec::new();
     for subject in subjects(&folder, wanted.map(String::as_str)) {
         match subject.and_then(|subject| check(&subject, &folder)) {
@@ -77,12 +85,128 @@ fn main() -> ExitCode {
     }
 }
 
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// SplitMix64: a number that looks random from every state.
+fn next_random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// How the pairs of one program went.
+#[derive(Default)]
+struct Tally {
+    pairs: u64,
+    bytes: u64,
+    outputs: HashSet<Vec<u8>>,
+}
+
+/// Records and replays programs, schedules, seeds and quanta drawn at random.
+fn random_pairs(subjects: &[Result<Subject, String>], folder: &Path, pairs: u64) -> ExitCode {
+    let start = number("DEADHEAT_IDENTITY_START").unwrap_or(1);
+    let mut state = start;
+    let mut random = || next_random(&mut state);
+    let mut tallies: std::collections::BTreeMap<&str, Tally> = Default::default();
+    let mut failures = 0;
+    for subject in subjects {
+        if let Err(message) = subject {
+            println!("FAILED {message}");
+            failures += 1;
+        }
+    }
+    let subjects: Vec<&Subject> = subjects.iter().flatten().collect();
+    for pair in 0..pairs {
+        let subject = subjects[random() as usize % subjects.len()];
+        let schedule = SCHEDULES[random() as usize % SCHEDULES.len()];
+        let seed = random() >> 1;
+        // From 50 to 100,000 instructions, every order of magnitude alike.
+        let quantum = (50.0 * 2000f64.powf((random() % 1000) as f64 / 1000.0)) as u64;
+        let directory = folder.join(format!("pair.{pair}"));
+        let mut recorder = record_with(subject, &directory, schedule, seed, quantum);
+        let replayed = run(&mut recorder).and_then(|recorded| {
+            let mut replay = limited(env!("CARGO_BIN_EXE_deadheat"));
+            replay.arg("replay").arg(&directory);
+            demand(&mut replay, &recorded, "replay")?;
+            Ok(recorded)
+        });
+        match replayed {
+            Ok(recorded) => {
+                let tally = tallies.entry(subject.name.as_str()).or_default();
+                tally.pairs += 1;
+                tally.bytes += size_of_folder(&directory);
+                tally.outputs.insert(recorded.stdout);
+                let _ = std::fs::remove_dir_all(&directory);
+            }
+            Err(message) => {
+                println!("FAILED pair {pair}: {recorder:?}: {message}");
+                failures += 1;
+            }
+        }
+    }
+    let done: u64 = tallies.values().map(|tally| tally.pairs).sum();
+    println!(
+        "{pairs} pairs from seed {start}: {done} replayed alike, {failures} diverged or failed"
+    );
+    if let Some(path) = std::env::var_os("DEADHEAT_IDENTITY_TABLE") {
+        let mut text = format!(
+            "# Record/replay pairs\n\n\
+             {pairs} recordings of the programs in `tests/programs/vm`, each with a schedule (all\n\
+             four), a seed and a quantum (50 to 100,000 instructions) drawn at random, and a replay\n\
+             of each: output, exit, registers at every switch and all memory at the end are compared.\n\
+             {failures} diverged. Made by `make test-all` (start seed {start}).\n\n\
+             | program | pairs | different outputs | bytes per recording |\n\
+             | --- | --- | --- | --- |\n"
+        );
+        for (name, tally) in &tallies {
+            text.push_str(&format!(
+                "| {name} | {} | {} | {} |\n",
+                tally.pairs,
+                tally.outputs.len(),
+                tally.bytes / tally.pairs.max(1)
+            ));
+        }
+        if let Err(error) = std::fs::write(&path, text) {
+            eprintln!("{}: {error}", Path::new(&path).display());
+            return ExitCode::FAILURE;
+        }
+    }
+    if failures == 0 {
+        let _ = std::fs::remove_dir_all(folder);
+        ExitCode::SUCCESS
+    } else {
+        eprintln!("recordings are in {}", folder.display());
+        ExitCode::FAILURE
+    }
+}
+
+fn size_of_folder(folder: &Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else {
+        return 0;
+    };
+    entries
+        .filter_map(Result::ok)
+        .map(|entry| match entry.metadata() {
+            Ok(data) if data.is_dir() => size_of_folder(&entry.path()),
+            Ok(data) => data.len(),
+            Err(_) => 0,
+        })
+        .sum()
+}
+
 /// Replays with every access observed; ends like the program did.
 fn replay_observed(directory: &Path) -> Result<ExitCode, String> {
     struct Count(u64);
     impl Observer for Count {
         fn interest(&self) -> Interest {
-            Interest { accesses: true }
+            Interest {
+                accesses: true,
+                ..Interest::default()
+            }
         }
         fn accesses(&mut self, batch: &[AccessEvent]) {
             self.0 += batch.len() as u64;
@@ -223,10 +347,21 @@ fn demand(command: &mut Command, expected: &Output, what: &str) -> Result<(), St
 }
 
 fn record(subject: &Subject, directory: &Path, schedule: &str, seed: u64) -> Command {
+    record_with(subject, directory, schedule, seed, 3000)
+}
+
+fn record_with(
+    subject: &Subject,
+    directory: &Path,
+    schedule: &str,
+    seed: u64,
+    quantum: u64,
+) -> Command {
     let _ = std::fs::remove_dir_all(directory);
     let mut command = limited(env!("CARGO_BIN_EXE_deadheat"));
     command
-        .args(["record", "--schedule", schedule, "--quantum", "3000"])
+        .args(["record", "--schedule", schedule])
+        .args(["--quantum", &quantum.to_string()])
         .args(["--seed", &seed.to_string(), "-o"])
         .arg(directory)
         .arg("--")

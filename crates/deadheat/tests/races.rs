@@ -144,7 +144,14 @@ fn reported_pairs(report: &serde_json::Value, source: &Path) -> Vec<[Option<u64>
 
 fn run(program: &Path, seed: u64) -> Result<serde_json::Value, String> {
     let output = Command::new(env!("CARGO_BIN_EXE_deadheat"))
-        .args(["run", "--no-store", "--json=/dev/fd/2", "--color=never"])
+        .args([
+            "run",
+            "--no-store",
+            "--json=/dev/fd/2",
+            "--color=never",
+            "--k",
+            "0",
+        ])
         .args(["--seed", &seed.to_string(), "--quantum", "2000", "--"])
         .arg(program)
         .output()

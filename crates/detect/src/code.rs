@@ -13,7 +13,9 @@
 //! the code without debug info; where nothing has any, everything is taken for
 //! the program.
 
+use crate::golang::{self, Package};
 use crate::known::{self, Known};
+use crate::source::Sources;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
@@ -34,6 +36,10 @@ pub enum Origin {
     CLibrary,
     /// A run-time system whose every access is synchronisation.
     Threading,
+    /// The Go run-time.
+    GoRuntime,
+    /// Go's `sync` and `sync/atomic`.
+    GoSync,
 }
 
 /// What debug info says about an access that is one plain instruction.
@@ -67,6 +73,7 @@ pub struct Code {
     /// Modules that use stand-alone fences: there a relaxed access can be one
     /// half of an edge.
     fences: HashMap<std::path::PathBuf, bool>,
+    sources: Sources,
     info: InstructionInfoFactory,
 }
 
@@ -79,6 +86,7 @@ impl Default for Code {
             hooks: HashMap::new(),
             static_data: HashMap::new(),
             fences: HashMap::new(),
+            sources: Sources::default(),
             info: InstructionInfoFactory::new(),
         }
     }
@@ -124,6 +132,10 @@ fn contains_c_library(module: &Module) -> bool {
         && module_origin(module.name()) == Origin::Program
 }
 
+fn is_go(module: &Module) -> bool {
+    !module.functions_named("runtime.schedule").is_empty()
+}
+
 impl Code {
     /// Code was mapped: finds the functions to follow in it.
     pub fn mapped(&mut self, range: Range<u64>, path: &Path, offset: u64) -> Vec<u64> {
@@ -156,6 +168,20 @@ impl Code {
                     {
                         found.push((function.start.wrapping_add(bias), Known::Quiet));
                     }
+                }
+            }
+        }
+        if is_go(module) {
+            for function in module.functions() {
+                if let Some(call) = golang::known(&function.name) {
+                    found.push((function.start.wrapping_add(bias), Known::Go(call)));
+                }
+            }
+        }
+        if origin == Origin::Threading {
+            for function in module.functions() {
+                if let Some(known) = known::openmp(&function.name) {
+                    found.push((function.start.wrapping_add(bias), known));
                 }
             }
         }
@@ -192,6 +218,17 @@ impl Code {
         self.library_data
             .retain(|(code, _)| code.end <= range.start || code.start >= range.end);
         self.facts.fill(Facts::default());
+    }
+
+    /// A function that a call named: the body of a task.
+    pub fn follow(&mut self, address: u64, known: Known) -> bool {
+        match self.hooks.entry(address) {
+            std::collections::hash_map::Entry::Occupied(_) => false,
+            std::collections::hash_map::Entry::Vacant(entry) => {
+                entry.insert(known);
+                true
+            }
+        }
     }
 
     pub fn known_at(&self, address: u64) -> Option<Known> {
@@ -249,6 +286,21 @@ impl Code {
         let origin = module_origin(module.name());
         if origin != Origin::Program {
             return origin;
+        }
+        if is_go(module) {
+            // The innermost inlined function: fast paths of `sync` are
+            // inlined into their callers.
+            let inlined = module
+                .frames(offset)
+                .into_iter()
+                .next()
+                .and_then(|frame| frame.function);
+            let name = inlined.or_else(|| Some(module.function_at(offset)?.name));
+            return match name.as_deref().map(golang::package) {
+                Some(Package::Runtime) => Origin::GoRuntime,
+                Some(Package::Sync) => Origin::GoSync,
+                Some(Package::Other) | None => Origin::Program,
+            };
         }
         if contains_c_library(module)
             && module.has_debug_info()
@@ -400,6 +452,27 @@ impl Code {
             .map(|used| self.meaning(pc, &used));
         self.facts[index].atomic = Some(answer);
         answer
+    }
+
+    /// The atomic operation that the source line of this instruction names.
+    pub fn atomic_in_source(
+        &mut self,
+        pc: u64,
+        kind: (bool, bool),
+        address: u64,
+    ) -> Option<Atomic> {
+        let (module, _) = self.modules.find(pc)?;
+        if !module.has_debug_info() {
+            return None;
+        }
+        let site = self.modules.site(pc);
+        let (file, line) = (site.file?, site.line?);
+        let variable = self.modules.variable_at(address);
+        let name = variable.as_ref().map(|variable| {
+            let path = variable.path.split('[').next().unwrap_or("");
+            path.rsplit('.').next().unwrap_or(path)
+        });
+        self.sources.atomic(Path::new(&file), line, kind, name)
     }
 
     fn meaning(&mut self, pc: u64, used: &AtomicUse) -> Atomic {

@@ -14,16 +14,19 @@
 //! function are its own affair and not checked.
 
 use crate::clock::{Epoch, SLOTS, Slot, VectorClock};
-use crate::code::{Code, Origin};
+use crate::code::{Atomic, Code, Origin};
+use crate::golang::{GoCall, Goroutines, Pending, Routine};
 use crate::heap::{Block, Heap};
 use crate::known::{Known, request};
 use crate::sync::{Barrier, Object, Objects};
+use crate::tasks::{self, Current, Suspended, TASK_SLOTS, Task, Tasks};
 use race::Moment;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::Path;
 use vm::context::{Registers, reg};
 use vm::memory;
+use vm::observe::known::Compare;
 use vm::observe::{AccessEvent, AfterHook, Interest, Observer, SyscallEvent, ThreadEvent};
 
 /// How an access is meant.
@@ -71,6 +74,8 @@ pub enum LockKind {
     Write,
     Stream,
     Annotated,
+    /// `critical` or `atomic` without a name.
+    Critical,
 }
 
 /// A thread of the program.
@@ -90,6 +95,15 @@ pub struct Thread {
     local: Range<u64>,
     calls: Vec<Call>,
     inside: u32,
+    /// The OpenMP task it runs, what it did before, and the one it is
+    /// creating.
+    task: Current,
+    suspended: Vec<Suspended>,
+    creating: Option<Task>,
+    /// The goroutine it runs, and what it was before.
+    goroutine: Option<u64>,
+    between: Option<Routine>,
+    pending: Vec<Pending>,
 }
 
 /// A known function under way.
@@ -99,6 +113,8 @@ struct Call {
     function: u64,
     stack: u64,
     arguments: [u64; 4],
+    /// The barrier's cycle, or another number the return needs; on entry the
+    /// sixth argument.
     cycle: u64,
     caller: u64,
     moment: Moment,
@@ -116,6 +132,18 @@ impl Thread {
 
     fn acquire(&mut self, clock: &VectorClock) {
         self.clock.join(clock);
+    }
+
+    /// The address is the thread's own, whatever task it runs.
+    pub fn is_local(&self, address: u64) -> bool {
+        self.local.contains(&address)
+    }
+
+    /// The run-time is handing out tasks.
+    fn hands_out_tasks(&self) -> bool {
+        self.calls
+            .last()
+            .is_some_and(|call| call.known.hands_out_tasks())
     }
 }
 
@@ -146,9 +174,18 @@ pub enum LockEvent<'a> {
 pub trait Checker {
     /// Nothing new in this access (tested before anything else).
     fn is_known(&self, address: u64, size: u32, write: bool, epoch: Epoch) -> bool;
+    /// What accesses of a thread in `epoch` are known by: `is_known` as
+    /// translated code can ask it.
+    fn known_by(&self, epoch: Epoch) -> Compare;
+    /// Accesses matter at all.
+    fn wants_accesses(&self) -> bool {
+        true
+    }
     /// Every access that gets this far is worth a look into debug info.
     fn is_exact(&self) -> bool;
     fn access(&mut self, access: &Access, thread: &Thread, heap: &Heap);
+    /// A plain access was nothing but synchronisation: all of them there are.
+    fn synchronised(&mut self, _address: u64, _size: u32) {}
     /// The memory is new.
     fn clear(&mut self, range: Range<u64>);
     fn lock(&mut self, _event: LockEvent<'_>) {}
@@ -160,6 +197,23 @@ struct Channels {
     by_descriptor: HashMap<u64, u64>,
     clocks: HashMap<u64, VectorClock>,
     next: u64,
+}
+
+/// All sockets that are not made as pairs share one channel: who is connected
+/// to whom may be decided outside.
+const SOCKETS: u64 = 0;
+
+impl Channels {
+    fn send(&mut self, channel: u64, thread: &mut Thread) {
+        self.clocks.entry(channel).or_default().join(&thread.clock);
+        thread.advance();
+    }
+
+    fn receive(&self, channel: u64, thread: &mut Thread) {
+        if let Some(clock) = self.clocks.get(&channel) {
+            thread.acquire(clock);
+        }
+    }
 }
 
 pub struct Engine<C> {
@@ -176,7 +230,7 @@ pub struct Engine<C> {
     words: Objects,
     /// Words that any access synchronises by (guards of static variables),
     /// and those that only library code does (once controls).
-    guards: HashMap<u64, bool>,
+    guards: rustc_hash::FxHashMap<u64, bool>,
     /// Threads by thread pointer (`pthread_t`).
     by_pointer: HashMap<u64, u32>,
     last_started: Option<u32>,
@@ -188,6 +242,9 @@ pub struct Engine<C> {
     channels: Channels,
     owners: HashMap<u64, Vec<u32>>,
     order: u64,
+    tasks: Tasks,
+    goroutines: Goroutines,
+    more_hooks: Vec<u64>,
     pub not_checked: Vec<String>,
 }
 
@@ -202,7 +259,7 @@ impl<C: Checker> Engine<C> {
             slots: 0,
             objects: Objects::default(),
             words: Objects::default(),
-            guards: HashMap::new(),
+            guards: rustc_hash::FxHashMap::default(),
             by_pointer: HashMap::new(),
             last_started: None,
             stacks: BTreeMap::new(),
@@ -211,6 +268,9 @@ impl<C: Checker> Engine<C> {
             channels: Channels::default(),
             owners: HashMap::new(),
             order: 0,
+            tasks: Tasks::default(),
+            goroutines: Goroutines::default(),
+            more_hooks: Vec::new(),
             not_checked: Vec::new(),
         };
         engine.start_thread(1, None, Moment::new(1, 0));
@@ -246,6 +306,284 @@ impl<C: Checker> Engine<C> {
         self.threads[index] = Some(thread);
     }
 
+    /// A slot whose last user ended before this clock, and its next tick.
+    fn idle_slot(&mut self, clock: &VectorClock) -> Option<(Slot, u64)> {
+        let index = self
+            .idle_slots
+            .iter()
+            .position(|(slot, tick)| clock.get(*slot) >= *tick)?;
+        let (slot, tick) = self.idle_slots.swap_remove(index);
+        Some((slot, tick + 1))
+    }
+
+    /// A thread begins to run a task that was created earlier.
+    fn begin_task(&mut self, task: Task, thread: &mut Thread, stack: u64) {
+        let mut clock = task.clock.clone();
+        clock.join(&self.tasks.clock_after(&task));
+        for address in &task.exclusive {
+            clock.join(&self.objects.entry(*address).clock);
+        }
+        let slot = self.idle_slot(&clock).or_else(|| {
+            (self.slots < TASK_SLOTS).then(|| {
+                self.slots += 1;
+                ((self.slots - 1) as Slot, 1)
+            })
+        });
+        let current = Current {
+            id: task.id,
+            groups: task.groups.clone(),
+        };
+        let Some((slot, tick)) = slot else {
+            thread.acquire(&clock);
+            thread.suspended.push(Suspended {
+                slot: thread.slot,
+                clock: VectorClock::default(),
+                epoch: thread.epoch,
+                current: std::mem::replace(&mut thread.task, current),
+                stack,
+                knows_thread: false,
+                finishing: None,
+            });
+            return;
+        };
+        let tick = tick.max(clock.get(slot) + 1);
+        clock.set(slot, tick);
+        self.renew(tasks::fresh_stack(stack, thread.stack.as_ref()));
+        thread.suspended.push(Suspended {
+            slot: std::mem::replace(&mut thread.slot, slot),
+            clock: std::mem::replace(&mut thread.clock, clock),
+            epoch: std::mem::replace(&mut thread.epoch, Epoch::new(slot, tick)),
+            current: std::mem::replace(&mut thread.task, current),
+            stack,
+            knows_thread: false,
+            finishing: Some(task),
+        });
+    }
+
+    /// The thread goes back to what it did before the task.
+    fn end_task(&mut self, thread: &mut Thread) {
+        let Some(suspended) = thread.suspended.pop() else {
+            return;
+        };
+        thread.task = suspended.current;
+        let Some(task) = suspended.finishing else {
+            // It had the thread's own clock.
+            return;
+        };
+        for address in &task.exclusive {
+            self.objects.entry(*address).clock.join(&thread.clock);
+        }
+        if suspended.knows_thread {
+            let number = numbered(thread.number);
+            self.objects.entry(number).clock.join(&thread.clock);
+        }
+        self.tasks.finish(&task, &thread.clock);
+        self.idle_slots
+            .push((thread.slot, thread.clock.get(thread.slot)));
+        thread.slot = suspended.slot;
+        thread.clock = suspended.clock;
+        thread.epoch = suspended.epoch;
+        self.renew(tasks::fresh_stack(suspended.stack, thread.stack.as_ref()));
+    }
+
+    /// A slot for a goroutine that begins with this clock.
+    fn new_routine(&mut self, mut clock: VectorClock) -> Routine {
+        let (slot, tick) = self.idle_slot(&clock).unwrap_or_else(|| {
+            if self.slots + 2 < SLOTS {
+                self.slots += 1;
+            }
+            ((self.slots - 1) as Slot, 1)
+        });
+        let tick = tick.max(clock.get(slot) + 1);
+        clock.set(slot, tick);
+        Routine {
+            slot,
+            clock,
+            epoch: Epoch::new(slot, tick),
+            pending: Vec::new(),
+        }
+    }
+
+    /// Makes the thread what `routine` says, and returns what it was.
+    fn exchange(thread: &mut Thread, routine: Routine) -> Routine {
+        Routine {
+            slot: std::mem::replace(&mut thread.slot, routine.slot),
+            clock: std::mem::replace(&mut thread.clock, routine.clock),
+            epoch: std::mem::replace(&mut thread.epoch, routine.epoch),
+            pending: std::mem::replace(&mut thread.pending, routine.pending),
+        }
+    }
+
+    fn leave_goroutine(&mut self, thread: &mut Thread) {
+        if let Some(between) = thread.between.take() {
+            let state = Self::exchange(thread, between);
+            if let Some(goroutine) = thread.goroutine.take() {
+                self.goroutines.park(goroutine, state);
+            }
+        }
+    }
+
+    fn renew_go_stack(&mut self, goroutine: u64) {
+        // struct g begins with the bounds of its stack.
+        if let Ok([low, high]) = memory::get::<[u64; 2]>(goroutine)
+            && low < high
+            && high - low <= 1 << 30
+        {
+            self.renew(low..high);
+        }
+    }
+
+    /// A function of the Go run-time is entered.
+    fn go_call(&mut self, called: GoCall, registers: &Registers, thread: &mut Thread, call: &Call) {
+        let gpr = &registers.gpr;
+        let arguments = [
+            gpr[reg::RAX],
+            gpr[reg::RBX],
+            gpr[reg::RCX],
+            gpr[reg::RDI],
+            gpr[reg::RSI],
+        ];
+        let first = arguments[0];
+        let mut follow = false;
+        match called {
+            GoCall::Resume => {
+                // gogo(*gobuf) has its argument on the stack; the third word
+                // of it is the goroutine.
+                let goroutine = memory::get::<u64>(call.stack + 8)
+                    .and_then(|buffer| memory::get::<u64>(buffer + 16))
+                    .unwrap_or(0);
+                self.leave_goroutine(thread);
+                let state = match self.goroutines.take(goroutine) {
+                    Some(state) => state,
+                    None => self.new_routine(thread.clock.clone()),
+                };
+                thread.between = Some(Self::exchange(thread, state));
+                thread.goroutine = Some(goroutine);
+            }
+            GoCall::Schedule => self.leave_goroutine(thread),
+            GoCall::Send => {
+                self.objects.entry(first).clock.join(&thread.clock);
+                thread.advance();
+                follow = true;
+            }
+            GoCall::Receive => {
+                self.objects.entry(first).readers.join(&thread.clock);
+                thread.advance();
+                follow = true;
+            }
+            GoCall::Close | GoCall::SemaphoreRelease | GoCall::Release => {
+                Self::release(thread, self.objects.entry(first));
+            }
+            GoCall::Select => {
+                let (sends, receives) = (arguments[3], arguments[4]);
+                for index in 0..sends.saturating_add(receives).min(65536) {
+                    // scase: channel, element.
+                    let Ok(channel) = memory::get::<u64>(first + 16 * index) else {
+                        break;
+                    };
+                    let object = self.objects.entry(channel);
+                    if index < sends {
+                        object.clock.join(&thread.clock);
+                    } else {
+                        object.readers.join(&thread.clock);
+                    }
+                }
+                thread.advance();
+                follow = true;
+            }
+            GoCall::New
+            | GoCall::SemaphoreAcquire
+            | GoCall::Acquire
+            | GoCall::Allocate
+            | GoCall::MoveStack => follow = true,
+            GoCall::MapRead | GoCall::MapWrite => {
+                let write = called == GoCall::MapWrite;
+                if arguments[1] != 0 {
+                    let access = Access {
+                        moment: call.moment,
+                        order: call.order,
+                        pc: call.caller,
+                        address: arguments[1],
+                        size: 8,
+                        read: !write,
+                        write,
+                        meaning: Meaning::Plain,
+                    };
+                    self.checker.access(&access, thread, &self.heap);
+                }
+            }
+        }
+        if follow {
+            if self.code.follow(call.caller, Known::GoReturn) {
+                self.more_hooks.push(call.caller);
+            }
+            // Frames that a panic left behind do not pile up.
+            if thread.pending.len() >= 256 {
+                thread.pending.remove(0);
+            }
+            thread.pending.push(Pending {
+                back: call.caller,
+                call: called,
+                arguments,
+            });
+        }
+    }
+
+    /// Control is where such a function returns to.
+    fn go_returned(&mut self, registers: &Registers, thread: &mut Thread, call: &Call) {
+        let Some(index) = thread
+            .pending
+            .iter()
+            .rposition(|pending| pending.back == registers.rip)
+        else {
+            return;
+        };
+        let pending = thread.pending[index];
+        thread.pending.truncate(index);
+        let [first, _, _, sends, _] = pending.arguments;
+        let result = registers.gpr[reg::RAX];
+        match pending.call {
+            GoCall::New => {
+                let clock = thread.clock.clone();
+                thread.advance();
+                let routine = self.new_routine(clock);
+                self.renew_go_stack(result);
+                if let Some(old) = self.goroutines.take(result) {
+                    self.idle_slots.push((old.slot, old.clock.get(old.slot)));
+                }
+                self.goroutines.park(result, routine);
+            }
+            GoCall::Send => thread.acquire(&self.objects.entry(first).readers),
+            GoCall::Receive | GoCall::SemaphoreAcquire | GoCall::Acquire => {
+                thread.acquire(&self.objects.entry(first).clock);
+            }
+            GoCall::Select => {
+                if let Ok(channel) = memory::get::<u64>(first.wrapping_add(16 * result))
+                    && (result as i64) >= 0
+                {
+                    let object = self.objects.entry(channel);
+                    thread.acquire(if result < sends {
+                        &object.readers
+                    } else {
+                        &object.clock
+                    });
+                }
+            }
+            GoCall::Allocate if result != 0 => {
+                self.renew(result..result.saturating_add(first));
+                self.heap.allocate(Block {
+                    start: result,
+                    size: first,
+                    moment: call.moment,
+                    order: call.order,
+                    by_library: false,
+                });
+            }
+            GoCall::MoveStack => self.renew_go_stack(first),
+            _ => {}
+        }
+    }
+
     fn start_thread(&mut self, number: u32, parent: Option<u32>, moment: Moment) {
         let order = self.next_order();
         let mut clock = VectorClock::default();
@@ -257,15 +595,8 @@ impl<C: Checker> Engine<C> {
             creator.advance();
             self.put(creator);
         }
-        let idle = self
-            .idle_slots
-            .iter()
-            .position(|(slot, tick)| clock.get(*slot) >= *tick);
-        let (slot, tick) = match idle {
-            Some(index) => {
-                let (slot, tick) = self.idle_slots.swap_remove(index);
-                (slot, tick + 1)
-            }
+        let (slot, tick) = match self.idle_slot(&clock) {
+            Some(idle) => idle,
             None => {
                 if self.slots + 1 >= SLOTS {
                     // Threads beyond share the last slot: their races with
@@ -297,6 +628,12 @@ impl<C: Checker> Engine<C> {
             local: 0..0,
             calls: Vec::new(),
             inside: 0,
+            task: Current::default(),
+            suspended: Vec::new(),
+            creating: None,
+            goroutine: None,
+            between: None,
+            pending: Vec::new(),
         }));
     }
 
@@ -313,6 +650,12 @@ impl<C: Checker> Engine<C> {
         match origin {
             Origin::Linker => return,
             Origin::CLibrary if self.is_library_memory(event.address, thread) => return,
+            Origin::GoRuntime => return,
+            Origin::GoSync if !event.locked && self.words.get(event.address & !3).is_none() => {
+                return;
+            }
+            Origin::GoSync if !event.locked => return self.synchronise(event, thread),
+            Origin::Threading if thread.hands_out_tasks() => return,
             Origin::Threading => return self.synchronise(event, thread),
             _ => {}
         }
@@ -361,6 +704,7 @@ impl<C: Checker> Engine<C> {
 
     /// An access that is nothing but synchronisation.
     fn synchronise(&mut self, event: &AccessEvent, thread: &mut Thread) {
+        self.checker.synchronised(event.address, event.size);
         let mut released = false;
         for word in words_of(event.address, event.size) {
             if event.read
@@ -385,7 +729,7 @@ impl<C: Checker> Engine<C> {
         access.meaning = Meaning::Atomic {
             order_unknown: false,
         };
-        if let Some(atomic) = self.code.atomic(event.pc)
+        if let Some(atomic) = self.atomic_by_source(event)
             && !atomic.acquires
             && !atomic.releases
         {
@@ -415,7 +759,7 @@ impl<C: Checker> Engine<C> {
         }
         let locked = object.is_some_and(|object| !object.locked_by.is_empty());
         let locked_by_me = object.is_some_and(|object| object.locked_by.contains(&thread.number));
-        let atomic = self.code.atomic(event.pc);
+        let atomic = self.atomic_by_source(event);
         let (acquires, releases, order_unknown) = match atomic {
             Some(atomic) => (atomic.acquires, atomic.releases, atomic.order_unknown),
             None if self.is_atomic_variable(event.address) => (true, true, true),
@@ -442,6 +786,14 @@ impl<C: Checker> Engine<C> {
         event.write && releases
     }
 
+    /// Rule 4, from debug info or else the source text.
+    fn atomic_by_source(&mut self, event: &AccessEvent) -> Option<Atomic> {
+        self.code.atomic(event.pc).or_else(|| {
+            self.code
+                .atomic_in_source(event.pc, (event.read, event.write), event.address)
+        })
+    }
+
     fn is_atomic_variable(&self, address: u64) -> bool {
         self.checker.is_exact()
             && self
@@ -465,7 +817,10 @@ impl<C: Checker> Engine<C> {
         if block.start != start {
             return;
         }
-        if !block.by_library && block.size > 0 {
+        // What a run-time frees it has allocated itself, and orders its uses
+        // by means of its own.
+        let by_runtime = self.code.origin(call.caller) == Origin::Threading;
+        if !block.by_library && !by_runtime && block.size > 0 {
             let access = Access {
                 moment: call.moment,
                 order: call.order,
@@ -479,6 +834,7 @@ impl<C: Checker> Engine<C> {
             self.checker.access(&access, thread, &self.heap);
         }
         self.heap.free(start);
+        self.tasks.forget(start);
         let range = start..start + block.size;
         self.words.forget(range.clone());
         self.objects.forget(range);
@@ -499,6 +855,9 @@ impl<C: Checker> Engine<C> {
             && self.code.origin(outermost.caller) == Origin::CLibrary;
         let (moment, order) = (outermost.moment, outermost.order);
         self.renew(start..start + size);
+        if let Some(task) = &thread.creating {
+            self.tasks.wait_in(start, task.clone());
+        }
         self.heap.allocate(Block {
             start,
             size,
@@ -573,8 +932,36 @@ impl<C: Checker> Engine<C> {
         thread.advance();
     }
 
+    /// A use of a mutex, barrier and so on reads it; making and ending it
+    /// writes it: a lock that is made while another thread takes it guards
+    /// nothing.
+    fn use_object(&mut self, call: &Call, thread: &Thread, (writes, size): (bool, u64)) {
+        let address = call.arguments[0];
+        if self
+            .checker
+            .is_known(address, size as u32, writes, thread.epoch)
+            || self.code.origin(call.caller) != Origin::Program
+        {
+            return;
+        }
+        let access = Access {
+            moment: call.moment,
+            order: call.order,
+            pc: call.function,
+            address,
+            size,
+            read: !writes,
+            write: writes,
+            meaning: Meaning::Plain,
+        };
+        self.checker.access(&access, thread, &self.heap);
+    }
+
     fn entered(&mut self, call: &mut Call, thread: &mut Thread) {
         let [first, second, third, _] = call.arguments;
+        if let Some(object) = call.known.object() {
+            self.use_object(call, thread, object);
+        }
         match call.known {
             Known::MutexInit => self.objects.forget(first..first + 1),
             Known::MutexDestroy => {
@@ -633,7 +1020,70 @@ impl<C: Checker> Engine<C> {
                 }
             }
             Known::Free => self.free_block(call, first, thread),
+            Known::NamelessUnlock(number) => {
+                self.release_lock(thread, nameless_lock(number), call);
+            }
+            Known::OrderedEnd => Self::release(thread, self.objects.entry(ORDERED)),
+            Known::TaskCreate | Known::TaskLoop => {
+                if self.code.follow(first, Known::TaskBody) {
+                    self.more_hooks.push(first);
+                }
+                if call.known == Known::TaskLoop {
+                    self.open_group(thread);
+                }
+                let task = self.tasks.created(
+                    &thread.task,
+                    &thread.clock,
+                    match call.known {
+                        Known::TaskCreate => Some(call.stack),
+                        _ => None,
+                    },
+                );
+                thread.creating = Some(task);
+            }
+            Known::TaskBody => {
+                call.cycle = 0;
+                let waiting = self
+                    .heap
+                    .find(first)
+                    // A task without data points behind its block.
+                    .or_else(|| self.heap.find(first.wrapping_sub(1)))
+                    .map(|block| block.start)
+                    .and_then(|block| self.tasks.begin(block));
+                match waiting {
+                    Some(task) => {
+                        call.cycle = 1;
+                        self.begin_task(task, thread, call.stack);
+                    }
+                    // At once, inside its creation.
+                    None => {
+                        if let Some(task) = thread.creating.take() {
+                            let clock = self.tasks.clock_after(&task);
+                            thread.acquire(&clock);
+                        }
+                    }
+                }
+            }
+            Known::TaskGroupStart => self.open_group(thread),
+            Known::Connect => self.channels.send(SOCKETS, thread),
+            Known::SignalHandler => {
+                let clock = self.objects.entry(SIGNALS).clock.clone();
+                thread.acquire(&clock);
+            }
             _ => {}
+        }
+    }
+
+    fn open_group(&mut self, thread: &mut Thread) {
+        let group = self.tasks.next_id();
+        thread.task.groups.push(group);
+    }
+
+    fn close_group(&mut self, thread: &mut Thread) {
+        if let Some(group) = thread.task.groups.pop()
+            && let Some(clock) = self.tasks.group(group)
+        {
+            thread.acquire(clock);
         }
     }
 
@@ -678,6 +1128,51 @@ impl<C: Checker> Engine<C> {
                     thread.acquire(&clock);
                 }
             }
+            Known::VoidLock => self.acquire_lock(thread, first, LockKind::Mutex, call),
+            Known::TestLock if result as i32 != 0 => {
+                self.acquire_lock(thread, first, LockKind::Mutex, call);
+            }
+            Known::NamelessLock(number) => {
+                self.acquire_lock(thread, nameless_lock(number), LockKind::Critical, call);
+            }
+            Known::OrderedStart => {
+                let clock = self.objects.entry(ORDERED).clock.clone();
+                thread.acquire(&clock);
+            }
+            Known::ThreadNumber if !thread.suspended.is_empty() => {
+                // Tasks that go by the number of their thread share what
+                // belongs to it, one after the other.
+                thread.acquire(&self.objects.entry(numbered(thread.number)).clock);
+                if let Some(suspended) = thread.suspended.last_mut() {
+                    suspended.knows_thread = true;
+                }
+            }
+            Known::TeamBarrier => thread.clock.join(&self.tasks.all),
+            Known::TaskCreate => {
+                thread.creating = None;
+                thread.advance();
+            }
+            Known::TaskLoop => {
+                thread.creating = None;
+                thread.advance();
+                // The flags are the sixth argument: kept in `cycle`.
+                if tasks::loop_waits(call.cycle) {
+                    self.close_group(thread);
+                } else {
+                    thread.task.groups.pop();
+                }
+            }
+            Known::TaskBody if call.cycle == 1 => self.end_task(thread),
+            Known::TaskWait => {
+                if let Some(clock) = self.tasks.children_of(thread.task.id) {
+                    thread.clock.join(clock);
+                }
+            }
+            Known::TaskWaitDepend => {
+                let clock = self.tasks.awaited(&thread.task, first);
+                thread.acquire(&clock);
+            }
+            Known::TaskGroupEnd => self.close_group(thread),
             Known::Malloc => self.allocate(call, result, first, thread),
             Known::Calloc => {
                 self.allocate(call, result, first.saturating_mul(second), thread);
@@ -794,6 +1289,39 @@ impl<C: Checker> Engine<C> {
             }
             libc::SYS_pipe | libc::SYS_pipe2 => self.paired(first),
             libc::SYS_socketpair => self.paired(fourth),
+            libc::SYS_socket => {
+                self.channels.by_descriptor.insert(result, SOCKETS);
+            }
+            libc::SYS_accept | libc::SYS_accept4 => {
+                self.channels.by_descriptor.insert(result, SOCKETS);
+                self.channels.receive(SOCKETS, thread);
+            }
+            libc::SYS_listen => self.channels.send(SOCKETS, thread),
+            libc::SYS_epoll_create | libc::SYS_epoll_create1 => {
+                let channel = self.new_channel();
+                self.channels.by_descriptor.insert(result, channel);
+            }
+            libc::SYS_epoll_ctl => {
+                if let Some(channel) = self.channels.by_descriptor.get(&first).copied() {
+                    self.channels.send(channel, thread);
+                }
+            }
+            libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 if result > 0 => {
+                if let Some(channel) = self.channels.by_descriptor.get(&first).copied() {
+                    self.channels.receive(channel, thread);
+                }
+            }
+            libc::SYS_rt_sigaction if second != 0 => {
+                let handler = memory::get::<u64>(second).unwrap_or(0);
+                // SIG_DFL and SIG_IGN are no addresses.
+                if handler > 1 && self.code.follow(handler, Known::SignalHandler) {
+                    self.more_hooks.push(handler);
+                }
+                Self::release(thread, self.objects.entry(SIGNALS));
+            }
+            libc::SYS_kill | libc::SYS_tkill | libc::SYS_tgkill | libc::SYS_rt_sigqueueinfo => {
+                Self::release(thread, self.objects.entry(SIGNALS));
+            }
             libc::SYS_eventfd | libc::SYS_eventfd2 => {
                 let channel = self.new_channel();
                 self.channels.by_descriptor.insert(result, channel);
@@ -806,21 +1334,95 @@ impl<C: Checker> Engine<C> {
                 self.channels.by_descriptor.remove(&first);
             }
             libc::SYS_write | libc::SYS_writev | libc::SYS_sendto | libc::SYS_sendmsg => {
-                if let Some(channel) = self.channels.by_descriptor.get(&first) {
-                    let clock = self.channels.clocks.entry(*channel).or_default();
-                    clock.join(&thread.clock);
-                    thread.advance();
+                if let Some(channel) = self.channels.by_descriptor.get(&first).copied() {
+                    self.channels.send(channel, thread);
                 }
             }
             libc::SYS_read | libc::SYS_readv | libc::SYS_recvfrom | libc::SYS_recvmsg => {
-                if let Some(channel) = self.channels.by_descriptor.get(&first)
-                    && let Some(clock) = self.channels.clocks.get(channel)
-                {
-                    thread.acquire(clock);
+                if let Some(channel) = self.channels.by_descriptor.get(&first).copied() {
+                    self.channels.receive(channel, thread);
                 }
             }
             _ => {}
         }
+    }
+
+    /// A descriptor that is used by one thread while another closes it may be
+    /// somebody else's by then: using it reads it, closing it writes it.
+    fn use_descriptor(&mut self, event: &SyscallEvent, order: u64, thread: &Thread, pc: u64) {
+        let first = event.arguments[0];
+        let number = event.number as i64;
+        if event.result >= 0 {
+            let made = event.result as u64;
+            match number {
+                libc::SYS_open
+                | libc::SYS_openat
+                | libc::SYS_creat
+                | libc::SYS_socket
+                | libc::SYS_accept
+                | libc::SYS_accept4
+                | libc::SYS_eventfd
+                | libc::SYS_eventfd2
+                | libc::SYS_epoll_create
+                | libc::SYS_epoll_create1
+                | libc::SYS_timerfd_create
+                | libc::SYS_memfd_create => self.new_descriptor(made),
+                libc::SYS_dup | libc::SYS_dup3 | libc::SYS_dup2 if made != first => {
+                    self.new_descriptor(made);
+                }
+                libc::SYS_pipe | libc::SYS_pipe2 => {
+                    if let Ok([one, other]) = memory::get::<[u32; 2]>(first) {
+                        self.new_descriptor(one.into());
+                        self.new_descriptor(other.into());
+                    }
+                }
+                _ => {}
+            }
+        }
+        let (used, write) = match number {
+            libc::SYS_read
+            | libc::SYS_write
+            | libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_pread64
+            | libc::SYS_pwrite64
+            | libc::SYS_sendto
+            | libc::SYS_recvfrom
+            | libc::SYS_sendmsg
+            | libc::SYS_recvmsg
+            | libc::SYS_dup => (first, false),
+            libc::SYS_close => (first, true),
+            _ => return,
+        };
+        if event.result == -i64::from(libc::EBADF) && !write {
+            return;
+        }
+        // A run-time's own threads agree about theirs.
+        if used > 0xffff || thread.goroutine.is_some() {
+            return;
+        }
+        if self.code.origin(pc) == Origin::Threading || thread.inside > 0 {
+            return;
+        }
+        let access = Access {
+            moment: Moment {
+                count: event.moment.count.saturating_sub(1),
+                ..event.moment
+            },
+            order,
+            pc: pc.wrapping_sub(2),
+            address: descriptor(used),
+            size: 8,
+            read: !write,
+            write,
+            meaning: Meaning::Plain,
+        };
+        self.checker.access(&access, thread, &self.heap);
+    }
+
+    fn new_descriptor(&mut self, number: u64) {
+        let address = descriptor(number);
+        self.checker.clear(address..address + 8);
     }
 
     fn new_channel(&mut self) -> u64 {
@@ -878,6 +1480,36 @@ impl<C: Checker> Engine<C> {
     }
 }
 
+/// What stands for the address of a lock that has none.
+fn nameless_lock(number: u8) -> u64 {
+    u64::from(number)
+}
+
+/// And for signals: what is done before one is sent, or its handler
+/// installed, happens before the handler runs.
+const SIGNALS: u64 = 24;
+
+/// And for descriptors.
+fn descriptor(number: u64) -> u64 {
+    (1 << 20) + 8 * (number & 0xffff)
+}
+
+/// The descriptor that such an address stands for.
+pub fn descriptor_at(address: u64) -> Option<u64> {
+    let range = descriptor(0)..descriptor(0xffff) + 8;
+    range
+        .contains(&address)
+        .then(|| (address - range.start) / 8)
+}
+
+/// And for the number of a thread.
+fn numbered(thread: u32) -> u64 {
+    64 + u64::from(thread)
+}
+
+/// And for the order of `ordered` regions.
+const ORDERED: u64 = 16;
+
 /// Takes a range out of a set of ranges (start, size).
 fn cut(ranges: &mut BTreeMap<u64, u64>, gone: &Range<u64>) {
     let touched: Vec<(u64, u64)> = ranges
@@ -904,7 +1536,22 @@ fn words_of(address: u64, size: u32) -> impl Iterator<Item = u64> {
 
 impl<C: Checker + 'static> Observer for Engine<C> {
     fn interest(&self) -> Interest {
-        Interest { accesses: true }
+        let wanted = self.checker.wants_accesses();
+        Interest {
+            accesses: wanted,
+            only_unknown: wanted,
+        }
+    }
+
+    fn known_by(&self, thread: u32) -> Compare {
+        self.thread_state(thread)
+            .map_or(Compare::Nothing, |thread| {
+                self.checker.known_by(thread.epoch)
+            })
+    }
+
+    fn begins_epoch(&mut self, pc: u64) -> bool {
+        self.code.origin(pc) == Origin::Threading
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {
@@ -950,9 +1597,10 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         self.put(thread);
     }
 
-    fn syscall(&mut self, event: &SyscallEvent, _registers: &Registers) {
-        self.next_order();
+    fn syscall(&mut self, event: &SyscallEvent, registers: &Registers) {
+        let order = self.next_order();
         let mut thread = self.take(event.moment.thread);
+        self.use_descriptor(event, order, &thread, registers.rip);
         self.system_call(event, &mut thread);
         self.put(thread);
     }
@@ -967,13 +1615,20 @@ impl<C: Checker + 'static> Observer for Engine<C> {
                 let mut thread = self.take(thread);
                 thread.calls.clear();
                 thread.inside = 0;
+                while !thread.suspended.is_empty() {
+                    self.end_task(&mut thread);
+                }
                 self.idle_slots
                     .push((thread.slot, thread.clock.get(thread.slot)));
                 self.put(thread);
             }
             ThreadEvent::FutexWake { waker, woken, .. } => {
                 let mut from = self.take(waker);
-                if from.inside == 0 && waker != woken {
+                if from.inside == 0
+                    && !from.hands_out_tasks()
+                    && from.goroutine.is_none()
+                    && waker != woken
+                {
                     let mut to = self.take(woken);
                     to.acquire(&from.clock);
                     self.put(to);
@@ -1004,6 +1659,9 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         let stack = gpr[reg::RSP];
         let order = self.next_order();
         let mut thread = self.take(moment.thread);
+        if thread.local.is_empty() {
+            thread.local = tasks::main_thread_locals(registers.fs_base);
+        }
         // Calls below the stack pointer were left some other way (a
         // cancellation, a longjmp).
         while thread.calls.last().is_some_and(|call| call.stack < stack) {
@@ -1018,7 +1676,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
             function: registers.rip,
             stack,
             arguments: [gpr[reg::RDI], gpr[reg::RSI], gpr[reg::RDX], gpr[reg::RCX]],
-            cycle: 0,
+            cycle: gpr[reg::R9],
             caller: memory::get::<u64>(stack).unwrap_or(0),
             moment,
             order,
@@ -1038,6 +1696,14 @@ impl<C: Checker + 'static> Observer for Engine<C> {
             Known::ClientRequest => {
                 call.arguments[0] = gpr[reg::RAX];
                 self.annotated(known, &[0; 4], &mut thread, &call);
+                false
+            }
+            Known::Go(called) => {
+                self.go_call(called, registers, &mut thread, &call);
+                false
+            }
+            Known::GoReturn => {
+                self.go_returned(registers, &mut thread, &call);
                 false
             }
             // What one known function does inside another is its own
@@ -1063,6 +1729,10 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         } else {
             AfterHook::Nothing
         }
+    }
+
+    fn more_hooks(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.more_hooks)
     }
 
     fn returned(&mut self, moment: Moment, function: u64, registers: &Registers) {

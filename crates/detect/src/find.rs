@@ -14,6 +14,7 @@ use crate::shadow::{Shadow, ShadowError, pieces};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
+use vm::observe::known::Compare;
 
 /// Granules with racy bytes kept; what lies beyond is counted.
 const LIMIT: usize = 1 << 20;
@@ -33,15 +34,15 @@ pub struct Candidates {
 pub struct Finder {
     shadow: Shadow,
     pub candidates: Candidates,
-    words: HashMap<u64, ()>,
+    words: rustc_hash::FxHashMap<u64, ()>,
 }
 
 impl Finder {
     pub fn new() -> Result<Finder, ShadowError> {
         Ok(Finder {
-            shadow: Shadow::new()?,
+            shadow: Shadow::for_translated_code()?,
             candidates: Candidates::default(),
-            words: HashMap::new(),
+            words: rustc_hash::FxHashMap::default(),
         })
     }
 
@@ -60,6 +61,10 @@ impl Checker for Finder {
         }
         let mask = (((1u32 << size) - 1) << first) as u8;
         self.shadow.is_known(address >> 3, mask, write, epoch)
+    }
+
+    fn known_by(&self, epoch: Epoch) -> Compare {
+        Compare::Epoch(epoch.0)
     }
 
     fn is_exact(&self) -> bool {
@@ -93,6 +98,12 @@ impl Checker for Finder {
                     self.candidates.left_out += 1;
                 }
             }
+        }
+    }
+
+    fn synchronised(&mut self, address: u64, size: u32) {
+        for piece in pieces(address, u64::from(size)) {
+            self.words.entry(piece.granule).or_default();
         }
     }
 

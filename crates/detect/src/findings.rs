@@ -142,6 +142,7 @@ fn lock_name(address: u64, kind: LockKind, names: &HashMap<u64, String>) -> Stri
         LockKind::Write => "write lock",
         LockKind::Stream => "stream lock",
         LockKind::Annotated => "annotated lock",
+        LockKind::Critical => return "the nameless critical section".into(),
     };
     match names.get(&address) {
         Some(name) => format!("{what} {name}"),
@@ -204,6 +205,10 @@ fn place(found: &Found, scenes: &Scenes<'_>, pair: &Pair) -> Place {
             offset => format!("byte {offset} of a heap block of {size} bytes"),
         };
         place.allocated_at = scenes.stack((moment, order));
+        return place;
+    }
+    if let Some(number) = crate::engine::descriptor_at(pair.address) {
+        place.description = format!("file descriptor {number}");
         return place;
     }
     let owner = found.stack_owner(pair.address);

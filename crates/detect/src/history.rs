@@ -13,11 +13,12 @@ use crate::clock::Epoch;
 use crate::engine::{Access, Checker, LockEvent, LockKind, Meaning, Thread};
 use crate::find::Candidates;
 use crate::heap::{Block, Heap};
-use crate::shadow::pieces;
+use crate::shadow::{ShadowError, Watch, pieces};
 use race::{AccessKind, Instance, Moment};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use vm::observe::known::Compare;
 
 /// Instances kept per pair of instructions; all are counted.
 pub const INSTANCES_KEPT: usize = 1000;
@@ -100,7 +101,7 @@ pub struct Historian {
     racy: HashMap<u64, u8>,
     /// Racy granules and those of locked instructions, sorted.
     watched: Vec<u64>,
-    filter: Vec<u64>,
+    watch: Watch,
     past: HashMap<u64, Vec<Past>>,
     pub pairs: HashMap<(u64, AccessKind, u64, AccessKind), Pair>,
     pub pairs_left_out: u64,
@@ -109,14 +110,8 @@ pub struct Historian {
     seen_problems: HashSet<(LockProblemKind, u64, u64)>,
 }
 
-const FILTER_BITS: usize = 1 << 16;
-
-fn filter_index(granule: u64) -> usize {
-    (granule.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize & (FILTER_BITS - 1)
-}
-
 impl Historian {
-    pub fn new(candidates: Candidates) -> Historian {
+    pub fn new(candidates: Candidates) -> Result<Historian, ShadowError> {
         let mut watched: Vec<u64> = candidates
             .racy
             .keys()
@@ -125,28 +120,21 @@ impl Historian {
             .collect();
         watched.sort_unstable();
         watched.dedup();
-        let mut filter = vec![0; FILTER_BITS / 64];
-        for granule in &watched {
-            let index = filter_index(*granule);
-            filter[index / 64] |= 1 << (index % 64);
-        }
-        Historian {
+        Ok(Historian {
             racy: candidates.racy,
+            watch: Watch::new(&watched)?,
             watched,
-            filter,
             past: HashMap::new(),
             pairs: HashMap::new(),
             pairs_left_out: 0,
             orders: HashMap::new(),
             lock_problems: Vec::new(),
             seen_problems: HashSet::new(),
-        }
+        })
     }
 
     fn is_watched(&self, granule: u64) -> bool {
-        let index = filter_index(granule);
-        self.filter[index / 64] & (1 << (index % 64)) != 0
-            && self.watched.binary_search(&granule).is_ok()
+        self.watch.may_contain(granule) && self.watched.binary_search(&granule).is_ok()
     }
 
     fn pair(
@@ -265,6 +253,14 @@ impl Checker for Historian {
             .is_none_or(|granule| *granule > last)
     }
 
+    fn known_by(&self, _epoch: Epoch) -> Compare {
+        Compare::Zero
+    }
+
+    fn wants_accesses(&self) -> bool {
+        !self.racy.is_empty()
+    }
+
     fn is_exact(&self) -> bool {
         true
     }
@@ -319,7 +315,8 @@ impl Checker for Historian {
                 let both_atomic = matches!(past.meaning, Meaning::Atomic { .. })
                     && matches!(present.meaning, Meaning::Atomic { .. });
                 if shared != 0
-                    && past.side.moment.thread != thread.number
+                    && !(past.side.moment.thread == thread.number
+                        && thread.is_local(piece.granule * 8))
                     && (past.write || present.write)
                     && !both_atomic
                     && !thread.clock.covers(past.epoch)
@@ -328,7 +325,8 @@ impl Checker for Historian {
                 }
             }
             let same = list.iter().position(|past| {
-                past.side.moment.thread == thread.number
+                past.epoch.slot() == thread.epoch.slot()
+                    && past.side.moment.thread == thread.number
                     && past.side.pc == access.pc
                     && past.mask == mask
                     && past.read == access.read

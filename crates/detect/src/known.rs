@@ -6,6 +6,8 @@
 //! no entries: in the C libraries met here they call the pthread functions by
 //! the addresses followed anyway.
 
+use crate::golang::GoCall;
+
 /// What a function does that matters here. Numbers are argument positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
@@ -13,6 +15,8 @@ pub enum Known {
     MutexDestroy,
     /// Returns 0 when the lock was taken.
     MutexLock,
+    /// Returns nothing; the lock is always taken.
+    VoidLock,
     MutexUnlock,
     SpinLock,
     SpinUnlock,
@@ -54,12 +58,78 @@ pub enum Known {
     LockReleased(u8),
     /// Address of the magic instruction of Valgrind's client requests.
     ClientRequest,
+    /// A lock without an address of its own; the number tells them apart.
+    NamelessLock(u8),
+    NamelessUnlock(u8),
+    /// Returns other than 0 when the lock was taken.
+    TestLock,
+    /// A function of the Go run-time, and the return from one.
+    Go(GoCall),
+    GoReturn,
+    Connect,
+    /// A signal handler, by the address its installation named.
+    SignalHandler,
+    ConditionDestroy,
+    RwInit,
+    RwDestroy,
+    BarrierDestroy,
+    /// Asks for the number of the thread in its team.
+    ThreadNumber,
+    OrderedStart,
+    OrderedEnd,
+    /// Returns when all tasks of the team are done.
+    TeamBarrier,
+    TaskCreate,
+    TaskLoop,
+    /// The body of a task, by the address its creation named.
+    TaskBody,
+    TaskWait,
+    TaskWaitDepend,
+    TaskGroupStart,
+    TaskGroupEnd,
+    TaskYield,
 }
 
 impl Known {
     /// The user's own code runs inside, and is watched there.
     pub fn calls_back(self) -> bool {
-        matches!(self, Known::Once | Known::AllocatesForCaller)
+        use Known::*;
+        matches!(
+            self,
+            Once | AllocatesForCaller | TeamBarrier | TaskBody | SignalHandler | Connect
+        ) || self.hands_out_tasks()
+    }
+
+    /// The run-time's own accesses inside say nothing about the order of the
+    /// program's: queues of tasks are guarded by locks that every thread
+    /// takes.
+    pub fn hands_out_tasks(self) -> bool {
+        use Known::*;
+        matches!(
+            self,
+            TaskCreate
+                | TaskLoop
+                | TaskWait
+                | TaskWaitDepend
+                | TaskGroupStart
+                | TaskGroupEnd
+                | TaskYield
+        )
+    }
+
+    /// The object at the first argument that the function uses (false) or
+    /// makes and ends (true), with its size in glibc.
+    pub fn object(self) -> Option<(bool, u64)> {
+        use Known::*;
+        Some(match self {
+            MutexLock | MutexUnlock | ReadLock | WriteLock | RwUnlock | BarrierWait
+            | CondSignal | CondWait => (false, 1),
+            MutexInit | MutexDestroy => (true, 40),
+            RwInit | RwDestroy => (true, 56),
+            BarrierInit | BarrierDestroy => (true, 32),
+            ConditionDestroy => (true, 48),
+            _ => return None,
+        })
     }
 
     pub fn is_allocator(self) -> bool {
@@ -99,6 +169,10 @@ pub const FUNCTIONS: &[(&str, Known)] = &[
     ("pthread_cond_broadcast", Known::CondSignal),
     ("pthread_barrier_init", Known::BarrierInit),
     ("pthread_barrier_wait", Known::BarrierWait),
+    ("pthread_barrier_destroy", Known::BarrierDestroy),
+    ("pthread_rwlock_init", Known::RwInit),
+    ("pthread_rwlock_destroy", Known::RwDestroy),
+    ("pthread_cond_destroy", Known::ConditionDestroy),
     ("pthread_once", Known::Once),
     ("__cxa_guard_acquire", Known::GuardAcquire),
     ("__cxa_guard_release", Known::GuardRelease),
@@ -107,6 +181,18 @@ pub const FUNCTIONS: &[(&str, Known)] = &[
     ("sem_trywait", Known::SemaphoreWait),
     ("sem_timedwait", Known::SemaphoreWait),
     ("sem_clockwait", Known::SemaphoreWait),
+    ("connect", Known::Connect),
+    ("__connect", Known::Connect),
+    // They stop all threads by a signal to change identity everywhere.
+    ("setuid", Known::Quiet),
+    ("setgid", Known::Quiet),
+    ("setreuid", Known::Quiet),
+    ("setregid", Known::Quiet),
+    ("setresuid", Known::Quiet),
+    ("setresgid", Known::Quiet),
+    ("seteuid", Known::Quiet),
+    ("setegid", Known::Quiet),
+    ("setgroups", Known::Quiet),
     ("sem_init", Known::Quiet),
     ("sem_destroy", Known::Quiet),
     ("sem_getvalue", Known::Quiet),
@@ -167,6 +253,53 @@ pub const FUNCTIONS: &[(&str, Known)] = &[
 /// an edge of their own; those that run the user's code are not.
 pub const QUIET_PREFIX: &str = "pthread_";
 pub const NOT_QUIET: &[&str] = &["pthread_exit", "pthread_atfork"];
+
+/// Functions of an OpenMP run-time (libgomp). Handing out iterations, sections
+/// and tasks orders nothing; barriers, locks, `ordered` and the end of tasks
+/// do. Barriers are followed through the run-time's own words, so that teams
+/// need not be modelled.
+pub fn openmp(name: &str) -> Option<Known> {
+    let known = match name {
+        "GOMP_critical_start" => Known::NamelessLock(1),
+        "GOMP_critical_end" => Known::NamelessUnlock(1),
+        "GOMP_atomic_start" => Known::NamelessLock(2),
+        "GOMP_atomic_end" => Known::NamelessUnlock(2),
+        "GOMP_critical_name_start" | "omp_set_lock" | "omp_set_nest_lock" => Known::VoidLock,
+        "GOMP_critical_name_end" | "omp_unset_lock" | "omp_unset_nest_lock" => Known::MutexUnlock,
+        "omp_test_lock" | "omp_test_nest_lock" => Known::TestLock,
+        "omp_init_lock" | "omp_init_nest_lock" => Known::MutexInit,
+        "omp_destroy_lock" | "omp_destroy_nest_lock" => Known::MutexDestroy,
+        "omp_get_thread_num" => Known::ThreadNumber,
+        "GOMP_ordered_start" => Known::OrderedStart,
+        "GOMP_ordered_end" => Known::OrderedEnd,
+        "GOMP_task" => Known::TaskCreate,
+        "GOMP_taskloop" | "GOMP_taskloop_ull" => Known::TaskLoop,
+        "GOMP_taskwait" => Known::TaskWait,
+        "GOMP_taskwait_depend" => Known::TaskWaitDepend,
+        "GOMP_taskgroup_start" => Known::TaskGroupStart,
+        "GOMP_taskgroup_end" => Known::TaskGroupEnd,
+        "GOMP_taskyield" => Known::TaskYield,
+        "GOMP_sections_start"
+        | "GOMP_sections2_start"
+        | "GOMP_sections_next"
+        | "GOMP_single_start"
+        | "GOMP_scope_start" => Known::Quiet,
+        _ if name.contains("doacross") => return None,
+        _ if name.starts_with("GOMP_parallel") && !name.ends_with("_start") => Known::TeamBarrier,
+        _ if ["GOMP_loop_", "GOMP_sections_", "GOMP_barrier"]
+            .iter()
+            .any(|begin| name.starts_with(begin)) =>
+        {
+            let hands_out = ["_start", "_next", "_nowait"];
+            match hands_out.iter().any(|end| name.ends_with(end)) {
+                true => Known::Quiet,
+                false => Known::TeamBarrier,
+            }
+        }
+        _ => return None,
+    };
+    Some(known)
+}
 
 /// The magic of Valgrind's client requests on amd64: four rotations of rdi
 /// that amount to nothing, then `xchg rbx, rbx`.

@@ -18,12 +18,15 @@ mod engine;
 mod find;
 mod findings;
 mod fork;
+mod golang;
 mod heap;
 mod history;
 mod known;
 mod passes;
 mod scene;
+mod source;
 mod sync;
+mod tasks;
 
 pub use fork::{ForkError, in_child, silence_output};
 pub use passes::{Error, Options, detect, merge};

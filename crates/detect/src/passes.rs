@@ -7,7 +7,7 @@ use crate::fork::{ForkError, in_child, silence_output};
 use crate::history::Historian;
 use crate::scene::{self, Scene, Wanted};
 use crate::shadow::ShadowError;
-use race::Report;
+use race::{Report, States};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use vm::record::{ProcessStatus, RecordError, Recording};
@@ -112,7 +112,7 @@ fn first_pass(recording: &Recording) -> Result<First, PassError> {
 }
 
 fn second_pass(recording: &Recording, candidates: Candidates) -> Result<Found, PassError> {
-    let (mut engine, _) = replay(recording, Historian::new(candidates))?;
+    let (mut engine, _) = replay(recording, Historian::new(candidates)?)?;
     for pair in engine.checker.pairs.values_mut() {
         for side in &mut pair.sides {
             side.spins = engine.code.spins(side.pc);
@@ -143,6 +143,19 @@ fn third_pass(
     silence_output();
     let mut vm = Vm::replay(recording)?;
     Ok(scene::visit(&mut vm, wanted)?)
+}
+
+/// One changed state makes the race state-changing; a failure only counts
+/// where nothing else was seen (paper 000, section 4.2).
+fn worst_states(one: Option<States>, other: Option<States>) -> Option<States> {
+    [one, other]
+        .into_iter()
+        .flatten()
+        .max_by_key(|states| match states {
+            States::NoStateChange => 0,
+            States::ReplayFailure => 1,
+            States::StateChange => 2,
+        })
 }
 
 /// Reports of several recordings of one program as one: the same race (by
@@ -179,6 +192,13 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
             {
                 Some(known) => {
                     race.instances += known.instances;
+                    let mut played = race.played.unwrap_or_default();
+                    played.add(&known.played.unwrap_or_default());
+                    let played = (played.all() > 0).then_some(played);
+                    race.played = played;
+                    race.states = worst_states(race.states, known.states);
+                    known.states = race.states;
+                    known.played = played;
                     race.recordings_seen = known.recordings_seen.map(|seen| seen + 1);
                     // The worst that was seen stands for the race.
                     if race.verdict.rank() < known.verdict.rank() {

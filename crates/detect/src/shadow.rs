@@ -1,58 +1,153 @@
 //! Shadow memory: who last read and wrote every byte.
 //!
-//! Two words per eight-byte granule, in one linear mapping that the kernel
+//! Four words per eight-byte granule, in one linear mapping that the kernel
 //! fills with zeroes on demand: the last read and the last write, each an
-//! `Epoch` with a mask of the bytes touched. Where one epoch does not do (two
-//! threads read, two threads wrote different bytes, atomic accesses) the word
-//! names a list of epochs instead. Nothing is ever thrown away while it could
-//! matter, so the shadow is byte-exact (unlike TSan's four cells); FastTrack's
-//! rule keeps lists short: an access replaces what happened before it.
+//! `Epoch` with a mask of the bytes touched, and the epoch before each of them.
+//! Where two do not do (threads read or wrote different bytes) the word has a
+//! note that a table has others; where an atomic access was made it names a
+//! list of epochs instead. Nothing is ever thrown away while it could matter,
+//! so the shadow is byte-exact (unlike TSan's four cells); FastTrack's rule
+//! keeps lists short: an access replaces what happened before it.
 //!
 //! A write also enters the read word, so one comparison decides either fast
 //! path: `(word ^ current) & (!0xff | mask) == 0` where `current` is the
 //! thread's epoch with all mask bits set. That is the check translated code
-//! can do inline. Address bits do not keep their places (the shadow is twice
-//! as large as memory), so 4 KiB aliasing between data and shadow is rare.
+//! does inline (`vm::observe::known`). Address bits do not keep their places (the shadow is four
+//! times as large as memory), so 4 KiB aliasing between data and shadow is rare.
 //!
 //! Addresses are folded to 40 bits: the vm places guest memory, and no two
 //! regions it uses agree in those. A clash could only add a candidate, which
 //! the second pass (exact addresses) refutes.
 
 use crate::clock::{Epoch, VectorClock};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
+use vm::observe::known::{MANY, NOTE, SHADOW, SHADOW_BITS, SHADOW_SIZE};
 
-const ADDRESS_BITS: u32 = 40;
-const SIZE: usize = 2 << ADDRESS_BITS;
-
-/// A word with this slot field names a list.
-const LIST: u64 = 0xfff << 52;
-const IS_LIST: u64 = 0xfff << 52;
+/// A little more: a wide access at the very end looks at the next granules.
+const SIZE: usize = SHADOW_SIZE as usize + 4096;
 
 /// Ranges at least this large are cleared by giving pages back.
 const LARGE: u64 = 64 << 10;
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot reserve 2 TiB of address space for shadow memory: {0}; raise `ulimit -v`, or set vm.overcommit_memory to 0 or 1"
+    "cannot reserve 4 TiB of address space for shadow memory: {0}; raise `ulimit -v`, or set vm.overcommit_memory to 0 or 1"
 )]
 pub struct ShadowError(std::io::Error);
-
-/// Several epochs of a granule.
-#[derive(Debug, Default, Clone)]
-struct List {
-    epochs: Vec<Epoch>,
-}
 
 /// What a check found besides the update: bytes whose access is concurrent
 /// with an earlier conflicting one.
 pub type RacyBytes = u8;
 
-pub struct Shadow {
+/// Four words for every granule, zero until somebody writes them.
+struct Words {
     base: *mut u64,
-    lists: Vec<List>,
+}
+
+impl Words {
+    /// At the place where translated code looks.
+    fn for_translated_code() -> Result<Words, ShadowError> {
+        Self::map(SHADOW, libc::MAP_FIXED_NOREPLACE)
+    }
+
+    fn map(place: u64, flags: i32) -> Result<Words, ShadowError> {
+        // SAFETY: a fresh anonymous mapping that replaces none; guest memory
+        // has its places elsewhere.
+        let base = unsafe {
+            libc::mmap(
+                place as *mut libc::c_void,
+                SIZE,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | flags,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(ShadowError(std::io::Error::last_os_error()));
+        }
+        Ok(Words { base: base.cast() })
+    }
+
+    fn offset(granule: u64) -> usize {
+        ((granule & ((1 << (SHADOW_BITS - 3)) - 1)) * 4) as usize
+    }
+
+    #[inline(always)]
+    fn get(&self, granule: u64, which: usize) -> u64 {
+        // SAFETY: the offset is below the size of the mapping, four words per
+        // granule.
+        unsafe { *self.base.add(Self::offset(granule) + which) }
+    }
+
+    fn set(&mut self, granule: u64, which: usize, word: u64) {
+        // SAFETY: as in `get`.
+        unsafe { *self.base.add(Self::offset(granule) + which) = word }
+    }
+
+    /// Makes the words of whole pages of memory zero.
+    fn drop_pages(&mut self, from: u64, to: u64) {
+        let at = Self::offset(from >> 3);
+        let length = ((to - from) / 8 * 4) as usize;
+        // SAFETY: the range lies in the mapping (large guest ranges that wrap
+        // the folded address space do not exist below 1 TiB) and holds no
+        // references.
+        unsafe {
+            if at + length <= SIZE / 8 {
+                libc::madvise(self.base.add(at).cast(), length * 8, libc::MADV_DONTNEED);
+            }
+        }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        // SAFETY: unmapping what `map` mapped; nobody refers to it any more.
+        unsafe {
+            libc::munmap(self.base.cast(), SIZE);
+        }
+    }
+}
+
+/// The few granules that a second look is for, where translated code sees them.
+pub struct Watch {
+    words: Words,
+}
+
+impl Watch {
+    pub fn new(granules: &[u64]) -> Result<Watch, ShadowError> {
+        let mut words = Words::for_translated_code()?;
+        for granule in granules {
+            for which in [READ, WRITE] {
+                words.set(*granule, which, 1 << 52);
+            }
+        }
+        Ok(Watch { words })
+    }
+
+    /// False only if the granule is not watched.
+    #[inline(always)]
+    pub fn may_contain(&self, granule: u64) -> bool {
+        self.words.get(granule, READ) != 0
+    }
+}
+
+/// Index of a granule's word for reads and writes, and for writes.
+const READ: usize = 0;
+const WRITE: usize = 1;
+
+/// Added to it: the word for an epoch before the latest.
+const BEFORE: usize = 2;
+
+pub struct Shadow {
+    words: Words,
+    /// Epochs that do not fit into a word with `NOTE`, by granule and word.
+    others: FxHashMap<(u64, usize), Vec<Epoch>>,
+    /// What words that say `MANY` stand for.
+    lists: Vec<Vec<Epoch>>,
     free: Vec<u32>,
     /// Locked accesses by granule: (epoch, wrote).
-    atomics: HashMap<u64, Vec<(Epoch, bool)>>,
+    atomics: FxHashMap<u64, Vec<(Epoch, bool)>>,
 }
 
 /// The bytes of one granule that an access touches.
@@ -108,157 +203,187 @@ fn concurrent(epochs: &[Epoch], mask: u8, clock: &VectorClock) -> RacyBytes {
 }
 
 impl Shadow {
-    pub fn new() -> Result<Shadow, ShadowError> {
-        // SAFETY: a fresh anonymous mapping wherever the kernel likes; guest
-        // memory has fixed places elsewhere.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                SIZE,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(ShadowError(std::io::Error::last_os_error()));
-        }
-        Ok(Shadow {
-            base: base.cast(),
+    /// At the place where translated code looks.
+    pub fn for_translated_code() -> Result<Shadow, ShadowError> {
+        Ok(Self::over(Words::for_translated_code()?))
+    }
+
+    fn over(words: Words) -> Shadow {
+        Shadow {
+            words,
+            others: FxHashMap::default(),
             lists: Vec::new(),
             free: Vec::new(),
-            atomics: HashMap::new(),
-        })
-    }
-
-    fn offset(granule: u64) -> usize {
-        ((granule & ((1 << (ADDRESS_BITS - 3)) - 1)) * 2) as usize
-    }
-
-    fn words(&mut self, granule: u64) -> &mut [u64; 2] {
-        // SAFETY: the offset is below the size of the mapping, two words per
-        // granule, and `self` is borrowed for as long as the reference lives.
-        unsafe { &mut *self.base.add(Self::offset(granule)).cast() }
+            atomics: FxHashMap::default(),
+        }
     }
 
     /// The access is by the thread and in the epoch that made the last one
     /// like it: nothing new.
     #[inline(always)]
     pub fn is_known(&self, granule: u64, mask: u8, write: bool, current: Epoch) -> bool {
-        // SAFETY: as in `words`.
-        let word = unsafe { *self.base.add(Self::offset(granule) + usize::from(write)) };
+        let word = self.words.get(granule, usize::from(write)) & !NOTE;
         (word ^ current.0 ^ Epoch::MASK) & (!Epoch::MASK | u64::from(mask)) == 0
     }
 
-    fn epochs(&self, word: u64) -> Vec<Epoch> {
-        if word == 0 {
-            Vec::new()
-        } else if word & IS_LIST == IS_LIST {
-            self.lists[(word & 0xffff_ffff) as usize].epochs.clone()
-        } else {
-            vec![Epoch(word)]
+    fn epochs(&self, granule: u64, which: usize) -> Vec<Epoch> {
+        let word = self.words.get(granule, which);
+        if word & MANY == MANY {
+            return self.lists[(word & 0xffff_ffff) as usize].clone();
         }
+        let mut epochs = Vec::new();
+        for word in [word & !NOTE, self.words.get(granule, which + BEFORE)] {
+            if word != 0 {
+                epochs.push(Epoch(word));
+            }
+        }
+        if word & NOTE != 0 {
+            epochs.extend(self.others.get(&(granule, which)).into_iter().flatten());
+        }
+        epochs
     }
 
-    /// `keep`: stay a list, so that no access passes the fast check.
-    fn store(&mut self, old: u64, epochs: Vec<Epoch>, keep: bool) -> u64 {
-        let old_list = (old & IS_LIST == IS_LIST).then_some((old & 0xffff_ffff) as u32);
-        match epochs.as_slice() {
-            [] | [_] if !keep => {
-                if let Some(list) = old_list {
-                    self.lists[list as usize].epochs = Vec::new();
-                    self.free.push(list);
-                }
-                epochs.first().map_or(0, |epoch| epoch.0)
+    /// Replaces what is known, as a list that no access is known by.
+    fn store_list(&mut self, granule: u64, which: usize, epochs: Vec<Epoch>) {
+        let word = self.words.get(granule, which);
+        let index = if word & MANY == MANY {
+            (word & 0xffff_ffff) as u32
+        } else {
+            if word & NOTE != 0 {
+                self.others.remove(&(granule, which));
             }
-            _ => {
-                let index = old_list.or_else(|| self.free.pop()).unwrap_or_else(|| {
-                    self.lists.push(List::default());
-                    (self.lists.len() - 1) as u32
-                });
-                self.lists[index as usize].epochs = epochs;
-                LIST | u64::from(index)
+            self.words.set(granule, which + BEFORE, 0);
+            self.free.pop().unwrap_or_else(|| {
+                self.lists.push(Vec::new());
+                (self.lists.len() - 1) as u32
+            })
+        };
+        self.lists[index as usize] = epochs;
+        self.words.set(granule, which, MANY | u64::from(index));
+    }
+
+    fn forget(&mut self, granule: u64, which: usize) {
+        let word = self.words.get(granule, which);
+        if word & MANY == MANY {
+            let index = (word & 0xffff_ffff) as u32;
+            self.lists[index as usize] = Vec::new();
+            self.free.push(index);
+        } else if word & NOTE != 0 {
+            self.others.remove(&(granule, which));
+        }
+        self.words.set(granule, which, 0);
+        self.words.set(granule, which + BEFORE, 0);
+    }
+
+    /// Notes an access in a word. Earlier ones to the same bytes are dropped
+    /// where `gone`.
+    fn note(&mut self, piece: Piece, which: usize, current: Epoch, gone: impl Fn(Epoch) -> bool) {
+        let Piece { granule, mask } = piece;
+        let word = self.words.get(granule, which);
+        if word & MANY == MANY {
+            let mut epochs = self.epochs(granule, which);
+            thin(&mut epochs, mask, gone);
+            enter(&mut epochs, current.with_mask(mask));
+            self.lists[(word & 0xffff_ffff) as usize] = epochs;
+            return;
+        }
+        let known = Epoch(word & !NOTE);
+        let same = known.same_time(current);
+        // What is left of it in this word; a write still is in its own.
+        let mut rest = known.mask();
+        if gone(known) {
+            rest &= !mask;
+        }
+        let written = Epoch(self.words.get(granule, WRITE) & !NOTE);
+        if which == READ && written.same_time(known) {
+            rest &= !written.mask();
+        }
+        if same {
+            self.words.set(granule, which, word | u64::from(mask));
+            return;
+        }
+        let mut before = Epoch(self.words.get(granule, which + BEFORE));
+        if word & NOTE == 0 && rest == 0 && before.0 == 0 {
+            self.words.set(granule, which, current.with_mask(mask).0);
+            return;
+        }
+        if before.mask() & mask != 0 && gone(before) {
+            before = before.with_mask(before.mask() & !mask);
+        }
+        // The thread may have been here before, in this epoch.
+        let mut bytes = mask;
+        if before.same_time(current) {
+            bytes |= before.mask();
+            before = before.with_mask(0);
+        }
+        let mut note = word & NOTE;
+        if note != 0 || (rest != 0 && before.mask() != 0 && !before.same_time(known)) {
+            let others = self.others.entry((granule, which)).or_default();
+            thin(others, mask, &gone);
+            others.retain(|other| {
+                let mine = other.same_time(current);
+                bytes |= if mine { other.mask() } else { 0 };
+                !mine
+            });
+            if rest != 0 && before.mask() != 0 && !before.same_time(known) {
+                enter(others, before);
+                before = before.with_mask(0);
+            }
+            note = NOTE;
+            if others.is_empty() {
+                self.others.remove(&(granule, which));
+                note = 0;
             }
         }
+        if rest != 0 {
+            before = known.with_mask(rest | before.mask());
+        }
+        let before = if before.mask() == 0 { 0 } else { before.0 };
+        self.words.set(granule, which + BEFORE, before);
+        self.words
+            .set(granule, which, current.with_mask(bytes).0 | note);
+    }
+
+    /// Bytes of an access that are concurrent with what a word knows.
+    fn check(&self, piece: Piece, which: usize, clock: &VectorClock) -> RacyBytes {
+        let Piece { granule, mask } = piece;
+        let word = self.words.get(granule, which);
+        if word == 0 {
+            return 0;
+        }
+        if word & MANY == MANY {
+            return concurrent(&self.lists[(word & 0xffff_ffff) as usize], mask, clock);
+        }
+        let before = self.words.get(granule, which + BEFORE);
+        let mut racy = concurrent(&[Epoch(word & !NOTE), Epoch(before)], mask, clock);
+        if word & NOTE != 0
+            && let Some(others) = self.others.get(&(granule, which))
+        {
+            racy |= concurrent(others, mask, clock);
+        }
+        racy
     }
 
     /// A plain read: checks it against writes, then notes it.
     pub fn read(&mut self, piece: Piece, current: Epoch, clock: &VectorClock) -> RacyBytes {
-        let Piece { granule, mask } = piece;
-        let [read, write] = *self.words(granule);
-        let mut racy = 0;
-        if write != 0 {
-            racy = self.check(write, mask, clock);
+        let mut racy = self.check(piece, WRITE, clock);
+        if let Some(atomics) = self.atomics_of(piece.granule) {
+            racy |= atomic_conflicts(atomics, piece.mask, clock, true);
         }
-        let atomics = self.atomics_of(granule);
-        let keep = atomics.is_some();
-        if let Some(atomics) = atomics {
-            racy |= atomic_conflicts(atomics, mask, clock, true);
-        }
-        let known = Epoch(read);
-        let word = if read == 0 || (known.same_time(current) && read & IS_LIST != IS_LIST) {
-            (read & Epoch::MASK) | current.with_mask(mask).0
-        } else if read & IS_LIST != IS_LIST && known.mask() & !mask == 0 && clock.covers(known) {
-            current.with_mask(mask).0
-        } else {
-            let mut epochs = self.epochs(read);
-            thin(&mut epochs, mask, |epoch| clock.covers(epoch));
-            enter(&mut epochs, current.with_mask(mask));
-            self.store(read, epochs, keep)
-        };
-        self.words(granule)[0] = word;
+        self.note(piece, READ, current, |epoch| clock.covers(epoch));
         racy
     }
 
     /// A plain write: checks it against reads and writes, then notes it.
     pub fn write(&mut self, piece: Piece, current: Epoch, clock: &VectorClock) -> RacyBytes {
-        let Piece { granule, mask } = piece;
-        let [read, write] = *self.words(granule);
-        let mut racy = 0;
-        for word in [read, write] {
-            if word != 0 {
-                racy |= self.check(word, mask, clock);
-            }
+        let mut racy = self.check(piece, READ, clock) | self.check(piece, WRITE, clock);
+        if let Some(atomics) = self.atomics_of(piece.granule) {
+            racy |= atomic_conflicts(atomics, piece.mask, clock, false);
         }
-        let atomics = self.atomics_of(granule);
-        let keep = atomics.is_some();
-        if let Some(atomics) = atomics {
-            racy |= atomic_conflicts(atomics, mask, clock, false);
-        }
-        for (index, word) in [read, write].into_iter().enumerate() {
-            let known = Epoch(word);
-            let simple = word & IS_LIST != IS_LIST;
-            let new = if word == 0 || (simple && known.mask() & !mask == 0) {
-                current.with_mask(mask).0
-            } else if simple && known.same_time(current) {
-                word | u64::from(mask)
-            } else {
-                let mut epochs = self.epochs(word);
-                thin(&mut epochs, mask, |_| true);
-                enter(&mut epochs, current.with_mask(mask));
-                self.store(word, epochs, keep)
-            };
-            self.words(granule)[index] = new;
+        for which in [READ, WRITE] {
+            self.note(piece, which, current, |_| true);
         }
         racy
-    }
-
-    fn check(&self, word: u64, mask: u8, clock: &VectorClock) -> RacyBytes {
-        if word & IS_LIST == IS_LIST {
-            concurrent(
-                &self.lists[(word & 0xffff_ffff) as usize].epochs,
-                mask,
-                clock,
-            )
-        } else {
-            let epoch = Epoch(word);
-            if epoch.mask() & mask == 0 || clock.covers(epoch) {
-                0
-            } else {
-                epoch.mask() & mask
-            }
-        }
     }
 
     /// An atomic access: never races with another atomic one.
@@ -270,17 +395,16 @@ impl Shadow {
         write: bool,
     ) -> RacyBytes {
         let Piece { granule, mask } = piece;
-        let [read_word, write_word] = *self.words(granule);
-        let mut racy = self.check(write_word, mask, clock);
+        let mut racy = self.check(piece, WRITE, clock);
         if write {
-            racy |= self.check(read_word, mask, clock);
+            racy |= self.check(piece, READ, clock);
         }
         if self.atomics_of(granule).is_none() {
             // From now on plain accesses here always come to the slow path,
             // which may find that they synchronise.
-            for (index, word) in [read_word, write_word].into_iter().enumerate() {
-                let epochs = self.epochs(word);
-                self.words(granule)[index] = self.store(word, epochs, true);
+            for which in [READ, WRITE] {
+                let epochs = self.epochs(granule, which);
+                self.store_list(granule, which, epochs);
             }
         }
         let atomics = self.atomics.entry(granule).or_default();
@@ -309,8 +433,8 @@ impl Shadow {
             let to = end & !4095;
             if from < to {
                 self.clear_small(start, from - start);
-                self.forget_atomics(from, to);
-                self.drop_pages(from, to);
+                self.forget_range(from, to);
+                self.words.drop_pages(from, to);
                 self.clear_small(to, end - to);
                 return;
             }
@@ -318,27 +442,17 @@ impl Shadow {
         self.clear_small(start, size);
     }
 
-    fn drop_pages(&mut self, from: u64, to: u64) {
-        // Lists of dropped granules stay allocated until their index is
-        // reused by nobody: collect them where the shadow was touched.
-        let at = Self::offset(from >> 3);
-        let length = ((to - from) / 8 * 2) as usize;
-        // SAFETY: the range lies in the mapping (large guest ranges that wrap
-        // the folded address space do not exist below 1 TiB) and holds no
-        // references.
-        unsafe {
-            if at + length <= SIZE / 8 {
-                libc::madvise(self.base.add(at).cast(), length * 8, libc::MADV_DONTNEED);
-            }
+    /// Forgets what is not in the words themselves. (Lists of dropped words
+    /// stay allocated; there is one per granule that atomics used.)
+    fn forget_range(&mut self, from: u64, to: u64) {
+        let within = (from >> 3)..(to >> 3);
+        if !self.atomics.is_empty() {
+            self.atomics.retain(|granule, _| !within.contains(granule));
         }
-    }
-
-    fn forget_atomics(&mut self, from: u64, to: u64) {
-        if self.atomics.is_empty() {
-            return;
+        if !self.others.is_empty() {
+            self.others
+                .retain(|(granule, _), _| !within.contains(granule));
         }
-        self.atomics
-            .retain(|granule, _| *granule < from >> 3 || *granule >= to >> 3);
     }
 
     fn clear_small(&mut self, start: u64, size: u64) {
@@ -346,19 +460,23 @@ impl Shadow {
             if !self.atomics.is_empty() {
                 self.atomics.remove(&piece.granule);
             }
-            for index in 0..2 {
-                let word = self.words(piece.granule)[index];
-                if word == 0 {
+            for which in [READ, WRITE] {
+                if piece.mask == 0xff {
+                    if self.words.get(piece.granule, which) != 0 {
+                        self.forget(piece.granule, which);
+                    }
                     continue;
                 }
-                let new = if piece.mask == 0xff && word & IS_LIST != IS_LIST {
-                    0
-                } else {
-                    let mut epochs = self.epochs(word);
-                    thin(&mut epochs, piece.mask, |_| true);
-                    self.store(word, epochs, false)
-                };
-                self.words(piece.granule)[index] = new;
+                let mut epochs = self.epochs(piece.granule, which);
+                thin(&mut epochs, piece.mask, |_| true);
+                self.forget(piece.granule, which);
+                for epoch in epochs {
+                    let kept = Piece {
+                        granule: piece.granule,
+                        mask: epoch.mask(),
+                    };
+                    self.note(kept, which, epoch, |_| false);
+                }
             }
         }
     }
@@ -379,18 +497,13 @@ fn atomic_conflicts(
         & mask
 }
 
-impl Drop for Shadow {
-    fn drop(&mut self) {
-        // SAFETY: unmapping what `new` mapped; nobody refers to it any more.
-        unsafe {
-            libc::munmap(self.base.cast(), SIZE);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn shadow() -> Shadow {
+        Shadow::over(Words::map(0, 0).unwrap())
+    }
 
     struct Thread {
         clock: VectorClock,
@@ -415,7 +528,7 @@ mod tests {
 
     #[test]
     fn only_shared_bytes_race() {
-        let mut shadow = Shadow::new().unwrap();
+        let mut shadow = shadow();
         let (one, two) = (thread(0, 1), thread(1, 1));
         assert_eq!(shadow.write(piece(0x0f), one.epoch, &one.clock), 0);
         assert_eq!(shadow.write(piece(0xf0), two.epoch, &two.clock), 0);
@@ -425,7 +538,7 @@ mod tests {
 
     #[test]
     fn every_concurrent_reader_is_remembered() {
-        let mut shadow = Shadow::new().unwrap();
+        let mut shadow = shadow();
         let (one, two, mut three) = (thread(0, 1), thread(1, 1), thread(2, 1));
         shadow.read(piece(0xff), one.epoch, &one.clock);
         shadow.read(piece(0xff), two.epoch, &two.clock);
@@ -439,7 +552,7 @@ mod tests {
 
     #[test]
     fn ordered_accesses_do_not_race_and_are_known() {
-        let mut shadow = Shadow::new().unwrap();
+        let mut shadow = shadow();
         let (one, mut two) = (thread(0, 1), thread(1, 1));
         shadow.write(piece(0xff), one.epoch, &one.clock);
         assert!(shadow.is_known(0x1000, 0x3c, false, one.epoch));
@@ -452,7 +565,7 @@ mod tests {
 
     #[test]
     fn atomics_race_with_plain_accesses_only() {
-        let mut shadow = Shadow::new().unwrap();
+        let mut shadow = shadow();
         let (one, two) = (thread(0, 1), thread(1, 1));
         assert_eq!(shadow.atomic(piece(0xff), one.epoch, &one.clock, true), 0);
         assert_eq!(shadow.atomic(piece(0xff), two.epoch, &two.clock, true), 0);
@@ -461,7 +574,7 @@ mod tests {
 
     #[test]
     fn cleared_memory_has_no_past() {
-        let mut shadow = Shadow::new().unwrap();
+        let mut shadow = shadow();
         let (one, two) = (thread(0, 1), thread(1, 1));
         for large in [8, 1 << 20] {
             shadow.write(piece(0xff), one.epoch, &one.clock);

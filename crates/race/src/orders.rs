@@ -37,6 +37,28 @@ pub struct Difference {
     pub swapped: String,
 }
 
+/// How many instances of a race were played in both orders, and what they
+/// left (paper 000, figures 3 to 5).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Played {
+    pub no_state_change: u64,
+    pub state_change: u64,
+    pub replay_failure: u64,
+}
+
+impl Played {
+    pub fn all(&self) -> u64 {
+        self.no_state_change + self.state_change + self.replay_failure
+    }
+
+    /// The instances of another recording as well.
+    pub fn add(&mut self, other: &Played) {
+        self.no_state_change += other.no_state_change;
+        self.state_change += other.state_change;
+        self.replay_failure += other.replay_failure;
+    }
+}
+
 /// What an event of an order is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

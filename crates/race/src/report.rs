@@ -2,8 +2,8 @@
 
 use crate::site::hex;
 use crate::{
-    Access, Consequence, Difference, Fingerprint, Frame, Mark, Moment, Order, Standing, States,
-    Suppressed, Verdict, labels,
+    Access, Consequence, Difference, Fingerprint, Frame, Mark, Moment, Order, Played, Standing,
+    States, Suppressed, Verdict, labels,
 };
 use serde::{Deserialize, Serialize};
 
@@ -84,6 +84,9 @@ pub struct Race {
     /// say than "nothing does".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ordering: Option<String>,
+    /// Instances that were played in both orders.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub played: Option<Played>,
     /// What is not the same in the two orders.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<Difference>,
@@ -98,6 +101,10 @@ pub struct Race {
     pub suppressed: Option<Suppressed>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Mark>,
+    /// What was found since the mark was given and speaks against it; the
+    /// mark then decides nothing any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub contradicted: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standing: Option<Standing>,
 }
@@ -127,12 +134,14 @@ impl Race {
             place: None,
             explanation: None,
             ordering: None,
+            played: None,
             differences: Vec::new(),
             orders: Vec::new(),
             evidence: Vec::new(),
             replay: Vec::new(),
             suppressed: None,
             mark: None,
+            contradicted: None,
             standing: None,
         }
     }

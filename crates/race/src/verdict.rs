@@ -109,5 +109,8 @@ pub mod labels {
     pub const BOTH_VALUES_VALID: &str = "both-values-valid";
     pub const SPECIAL_VARIABLE: &str = "special-variable";
     pub const SCHEDULE_DEPENDENT_OUTPUT: &str = "schedule-dependent-output";
+    pub const APPROXIMATE: &str = "approximate-computation";
+    pub const DIFFERENCE_DIES: &str = "difference-dies";
+    pub const ALLOCATOR_ONLY: &str = "allocator-only";
     pub const UNKNOWN_WRITER: &str = "unknown-writer";
 }

@@ -1,7 +1,9 @@
 //! Live-outs of the two orders, compared (paper 000, section 4.2).
 
+use crate::after::Fate;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use vm::Vm;
 use vm::context::reg;
 
@@ -18,11 +20,33 @@ pub struct Difference {
     /// Contents with the accesses in recorded order, and swapped.
     pub recorded: Vec<u8>,
     pub swapped: Vec<u8>,
+    /// What became of it afterwards.
+    #[serde(default)]
+    pub fate: Fate,
+    /// Offset of the first byte that differs.
+    #[serde(default)]
+    pub first: u8,
+    /// What is there, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+impl Difference {
+    fn new(location: Location, recorded: Vec<u8>, swapped: Vec<u8>) -> Self {
+        Difference {
+            location,
+            recorded,
+            swapped,
+            fate: Fate::Unknown,
+            first: 0,
+            name: None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Location {
-    /// A run of differing bytes.
+    /// A value in memory.
     Memory(u64),
     Register {
         thread: u32,
@@ -72,30 +96,33 @@ impl Left {
 /// Where the two orders differ. A byte written in one order only is compared
 /// with what the other order has there, which is what the race point had; it is
 /// read from this process, which is the race point.
-pub fn differences(recorded: &Left, swapped: &Left) -> Vec<Difference> {
+///
+/// Differing bytes are shown as parts of whole values: the racy place as it is,
+/// all else as aligned words.
+pub fn differences(recorded: &Left, swapped: &Left, racy: Range<u64>) -> Vec<Difference> {
     let mut differences = Vec::new();
     for ((thread, one), (_, other)) in recorded.registers.iter().zip(&swapped.registers) {
         match (one, other) {
             (Some(one), Some(other)) => {
                 for (index, (one, other)) in one.iter().zip(other).enumerate() {
                     if one != other {
-                        differences.push(Difference {
-                            location: Location::Register {
+                        differences.push(Difference::new(
+                            Location::Register {
                                 thread: *thread,
                                 name: reg::NAMES.get(index).unwrap_or(&"rip").to_string(),
                             },
-                            recorded: one.to_le_bytes().to_vec(),
-                            swapped: other.to_le_bytes().to_vec(),
-                        });
+                            one.to_le_bytes().to_vec(),
+                            other.to_le_bytes().to_vec(),
+                        ));
                     }
                 }
             }
             (None, None) => {}
-            _ => differences.push(Difference {
-                location: Location::Thread(*thread),
-                recorded: vec![u8::from(one.is_some())],
-                swapped: vec![u8::from(other.is_some())],
-            }),
+            _ => differences.push(Difference::new(
+                Location::Thread(*thread),
+                vec![u8::from(one.is_some())],
+                vec![u8::from(other.is_some())],
+            )),
         }
     }
     let addresses: BTreeSet<u64> = recorded
@@ -104,33 +131,37 @@ pub fn differences(recorded: &Left, swapped: &Left) -> Vec<Difference> {
         .chain(swapped.memory.keys())
         .copied()
         .collect();
+    let held = |left: &Left, address: u64| match left.memory.get(&address) {
+        Some(byte) => *byte,
+        None => vm::memory::get::<u8>(address).ok(),
+    };
+    let mut shown = 0;
     for address in addresses {
-        let held = |left: &Left| match left.memory.get(&address) {
-            Some(byte) => *byte,
-            None => vm::memory::get::<u8>(address).ok(),
-        };
-        let (one, other) = (held(recorded), held(swapped));
-        if one == other {
+        if address < shown || held(recorded, address) == held(swapped, address) {
             continue;
         }
-        let (one, other) = (one.unwrap_or(0), other.unwrap_or(0));
-        let full = differences.len() >= MOST_DIFFERENCES;
-        match differences.last_mut() {
-            Some(Difference {
-                location: Location::Memory(start),
-                recorded,
-                swapped,
-            }) if *start + recorded.len() as u64 == address && recorded.len() < 8 => {
-                recorded.push(one);
-                swapped.push(other);
-            }
-            _ if full => break,
-            _ => differences.push(Difference {
-                location: Location::Memory(address),
-                recorded: vec![one],
-                swapped: vec![other],
-            }),
+        if differences.len() >= MOST_DIFFERENCES {
+            break;
         }
+        let whole = if racy.contains(&address) && racy.end - racy.start <= 8 {
+            racy.clone()
+        } else {
+            address & !7..(address & !7) + 8
+        };
+        shown = whole.end;
+        let bytes = |left: &Left| -> Vec<u8> {
+            whole
+                .clone()
+                .map(|address| held(left, address).unwrap_or(0))
+                .collect()
+        };
+        let mut difference = Difference::new(
+            Location::Memory(whole.start),
+            bytes(recorded),
+            bytes(swapped),
+        );
+        difference.first = (address - whole.start) as u8;
+        differences.push(difference);
     }
     differences
 }

@@ -16,15 +16,19 @@
 //! and left the same registers and memory (bytes below the stack pointers
 //! excepted).
 
+mod after;
 mod compare;
 mod play;
+mod script;
 
+pub use after::Fate;
 pub use compare::{Difference, Location};
+pub use script::{Order, Script, script, show};
 
 use play::RacePoint;
 use race::{Instance, Moment, States};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use vm::record::{RecordError, Recording, Step, StepReader};
 use vm::snapshot::{CopyError, Limits};
 use vm::{Stop, Vm};
@@ -59,6 +63,13 @@ impl Outcome {
     }
 }
 
+/// State-changing instances at one address that are followed further: what
+/// becomes of them is the same again and again.
+const FOLLOWED: usize = 3;
+
+/// Differences of an instance that are named.
+const NAMED: usize = 16;
+
 /// How far the orders are followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
@@ -67,6 +78,8 @@ pub struct Budget {
     /// Instructions of each thread after the accesses, if no sequencer comes
     /// before.
     pub remainder: u64,
+    /// Instructions for which a changed state is followed; 0 for none.
+    pub run_on: u64,
 }
 
 impl Default for Budget {
@@ -74,6 +87,7 @@ impl Default for Budget {
         Budget {
             approach: 200_000_000,
             remainder: 100_000,
+            run_on: 300_000,
         }
     }
 }
@@ -97,6 +111,17 @@ pub fn both_orders(
     instances: &[Instance],
     budget: Budget,
 ) -> Result<Vec<Outcome>, Error> {
+    let timed = both_orders_timed(recording, instances, budget)?;
+    Ok(timed.into_iter().map(|(outcome, _)| outcome).collect())
+}
+
+/// The same, with the microseconds that each instance took from its first
+/// access on.
+pub fn both_orders_timed(
+    recording: &Recording,
+    instances: &[Instance],
+    budget: Budget,
+) -> Result<Vec<(Outcome, u64)>, Error> {
     let order = in_recorded_order(recording, instances)?;
     let recording = recording.clone();
     let todo: Vec<Instance> = order.iter().map(|index| instances[*index]).collect();
@@ -104,46 +129,146 @@ pub fn both_orders(
         let mut vm = Vm::replay(&recording)?;
         vm.mute();
         let mut outcomes = Vec::new();
+        let mut times = Vec::new();
+        let mut followed: HashMap<u64, usize> = HashMap::new();
         for instance in todo {
-            outcomes.push(at_instance(&mut vm, instance, budget)?);
+            let mut budget = budget;
+            let seen = followed.entry(instance.address).or_default();
+            if *seen >= FOLLOWED {
+                budget.run_on = 0;
+            }
+            let (outcome, took) = at_instance(&mut vm, instance, budget)?;
+            *seen += usize::from(matches!(outcome, Outcome::StateChange(_)));
+            outcomes.push(outcome);
+            times.push(took);
         }
-        Ok(outcomes)
+        name_places(&vm, &mut outcomes);
+        Ok(outcomes.into_iter().zip(times).collect::<Vec<_>>())
     })?
     .join()?
     .map_err(Error::Replay)?;
-    let mut outcomes = vec![Outcome::ReplayFailure(String::new()); instances.len()];
+    let mut outcomes = vec![(Outcome::ReplayFailure(String::new()), 0); instances.len()];
     for (index, outcome) in order.into_iter().zip(answers) {
         outcomes[index] = outcome;
     }
     Ok(outcomes)
 }
 
-fn at_instance(vm: &mut Vm, instance: Instance, budget: Budget) -> Result<Outcome, vm::Error> {
-    let failed = |why: &str| Ok(Outcome::ReplayFailure(why.to_string()));
+fn at_instance(
+    vm: &mut Vm,
+    instance: Instance,
+    budget: Budget,
+) -> Result<(Outcome, u64), vm::Error> {
     match vm.run(Some(instance.first))? {
         Stop::Reached(moment) if vm.executed(moment.thread) == instance.first.count => {}
-        _ => return failed("the first access is not reached in the recording"),
+        _ => {
+            let why = "the first access is not reached in the recording";
+            return Ok((Outcome::ReplayFailure(why.into()), 0));
+        }
     }
+    let start = std::time::Instant::now();
+    let outcome = from_first_access(vm, instance, budget)?;
+    Ok((outcome, start.elapsed().as_micros() as u64))
+}
+
+fn from_first_access(
+    vm: &mut Vm,
+    instance: Instance,
+    budget: Budget,
+) -> Result<Outcome, vm::Error> {
+    let failed = |why: &str| Ok(Outcome::ReplayFailure(why.to_string()));
     let limits = Limits {
         instructions: budget.approach,
         ..Limits::default()
     };
+    let stacks = stacks(vm);
     let copy = vm.copy(limits, |vm| {
         Ok(match RacePoint::reach(vm, instance)? {
-            Ok(point) => point.both_orders(vm, budget.remainder)?,
+            Ok(point) => {
+                let mut outcome = point.both_orders(vm, budget.remainder)?;
+                if let Outcome::StateChange(differences) = &mut outcome
+                    && budget.run_on > 0
+                {
+                    point.follow(vm, instance, budget, differences)?;
+                }
+                outcome
+            }
             Err(why) => Outcome::ReplayFailure(why),
         })
     });
     match copy.and_then(|running| running.join()) {
-        Ok(Ok(outcome)) => Ok(outcome),
+        Ok(Ok(mut outcome)) => {
+            name_stacks(&stacks, &mut outcome);
+            Ok(outcome)
+        }
         Ok(Err(error)) => failed(&error),
         Err(error) => failed(&error.to_string()),
     }
 }
 
+/// The mappings that threads have their stacks in.
+fn stacks(vm: &Vm) -> Vec<(std::ops::Range<u64>, u32)> {
+    vm.threads
+        .keys()
+        .filter_map(|thread| {
+            let stack = vm.registers(*thread)?.gpr[vm::context::reg::RSP];
+            let (range, _) = vm.space.find(stack)?;
+            Some((range, *thread))
+        })
+        .collect()
+}
+
+fn name_stacks(stacks: &[(std::ops::Range<u64>, u32)], outcome: &mut Outcome) {
+    let Outcome::StateChange(differences) = outcome else {
+        return;
+    };
+    for difference in differences {
+        if let Location::Memory(address) = difference.location
+            && let Some((_, thread)) = stacks.iter().find(|(range, _)| range.contains(&address))
+        {
+            difference.name = Some(format!("stack of thread {thread} at {address:#x}"));
+        }
+    }
+}
+
+/// Gives differing memory the names of the variables there.
+fn name_places(vm: &Vm, outcomes: &mut [Outcome]) {
+    let mut modules = None;
+    let mut known: HashMap<u64, Option<String>> = HashMap::new();
+    for outcome in outcomes {
+        let Outcome::StateChange(differences) = outcome else {
+            continue;
+        };
+        for difference in differences.iter_mut().take(NAMED) {
+            let Location::Memory(start) = difference.location else {
+                continue;
+            };
+            if difference.name.is_some() {
+                continue;
+            }
+            let address = start + u64::from(difference.first);
+            let modules = modules.get_or_insert_with(|| loaded(vm));
+            let name = known
+                .entry(address)
+                .or_insert_with(|| modules.variable_at(address).map(|variable| variable.path));
+            difference.name = name.clone();
+        }
+    }
+}
+
+fn loaded(vm: &Vm) -> symbols::ModuleMap {
+    let mut map = symbols::ModuleMap::new();
+    for (range, mapping) in vm.space.mappings() {
+        if let vm::space::Backing::File { path, offset } = &mapping.backing {
+            map.insert(range, path, *offset);
+        }
+    }
+    map
+}
+
 /// Indices of the instances in the order in which their first accesses come in
 /// the recorded schedule.
-fn in_recorded_order(
+pub fn in_recorded_order(
     recording: &Recording,
     instances: &[Instance],
 ) -> Result<Vec<usize>, RecordError> {

@@ -1,11 +1,16 @@
 //! The race point, and what each order does from there.
 
-use crate::Outcome;
-use crate::compare::{self, Left};
+use crate::after;
+use crate::compare::{self, Difference, Left};
+use crate::{Budget, Outcome};
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use race::Instance;
 use std::any::Any;
 use std::collections::BTreeSet;
+use std::ops::Range;
+use vm::context::reg;
 use vm::observe::{AccessEvent, Interest, Observer};
+use vm::schedule::SliceEnd;
 use vm::snapshot::Limits;
 use vm::{Error, Stop, Vm};
 
@@ -13,7 +18,15 @@ use vm::{Error, Stop, Vm};
 pub struct RacePoint {
     first: u32,
     second: u32,
+    /// The racy bytes.
+    racy: Range<u64>,
 }
+
+/// No heap block of a `free` that races is larger.
+const LARGEST_BLOCK: u64 = 1 << 30;
+
+/// Instructions of a function that makes the access (such as `free`).
+const LONGEST_ACCESS: u64 = 100_000;
 
 impl RacePoint {
     /// From just before the first access: holds its thread and runs the others
@@ -25,16 +38,26 @@ impl RacePoint {
         let why = match vm.run(Some(instance.second))? {
             Stop::Reached(_) => {
                 vm.freeze(first, false);
-                return Ok(Ok(RacePoint { first, second }));
+                let racy = instance.address..instance.address + u64::from(instance.size.max(1));
+                if !touches(vm, second, &racy) {
+                    return Ok(Err("dependent: without the first access its thread takes \
+                                   another way and does not make the second"
+                        .into()));
+                }
+                return Ok(Ok(RacePoint {
+                    first,
+                    second,
+                    racy,
+                }));
             }
             Stop::Stuck { input: true } => {
-                "blocked: the second access waits for input that the recorded run read later"
+                "input-exhausted: the second access waits for input that was not recorded"
             }
             Stop::Stuck { input: false } => {
                 "blocked: the second access cannot be made before the first"
             }
             Stop::Ended(_) | Stop::RecordingEnds => {
-                "the program ends before the second access when the first is held back"
+                "blocked: the program ends before the second access when the first is held back"
             }
             Stop::Limit => "limit: the second access was not reached in time",
         };
@@ -56,7 +79,7 @@ impl RacePoint {
                 Err(error) => return Ok(Outcome::ReplayFailure(error.to_string())),
             }
         }
-        let differences = compare::differences(&left[0], &left[1]);
+        let differences = compare::differences(&left[0], &left[1], self.racy.clone());
         Ok(if differences.is_empty() {
             Outcome::NoStateChange
         } else {
@@ -64,15 +87,44 @@ impl RacePoint {
         })
     }
 
+    /// Plays both orders again and runs on, to see what becomes of the
+    /// differences.
+    pub fn follow(
+        &self,
+        vm: &mut Vm,
+        instance: Instance,
+        budget: Budget,
+        differences: &mut [Difference],
+    ) -> Result<(), Error> {
+        let mut seen = Vec::new();
+        for (order, swapped) in [
+            ([self.first, self.second], false),
+            ([self.second, self.first], true),
+        ] {
+            let limits = Limits {
+                instructions: 4 * budget.remainder + budget.run_on,
+                ..Limits::default()
+            };
+            let list = &*differences;
+            let copy = vm.copy(limits, |vm| {
+                let watch = after::Watch::begin(vm, instance, list);
+                self.advance(vm, order, budget.remainder)?;
+                watch.look_on(vm, instance, list, swapped)
+            });
+            // What cannot be followed is not known; the answer stands.
+            match copy.and_then(|running| running.join()) {
+                Ok(Ok(one)) => seen.push(one),
+                Ok(Err(_)) | Err(_) => return Ok(()),
+            }
+        }
+        after::judge(differences, instance, [&seen[0], &seen[1]]);
+        Ok(())
+    }
+
     /// The two accesses in this order, then each thread to its next sequencer.
     fn play(&self, vm: &mut Vm, order: [u32; 2], remainder: u64) -> Result<Left, Error> {
         vm.observe(Box::new(Written::default()));
-        for thread in order {
-            vm.run_thread(thread, 1, false)?;
-        }
-        for thread in [self.first, self.second] {
-            vm.run_thread(thread, remainder, true)?;
-        }
+        self.advance(vm, order, remainder)?;
         let written = vm
             .take_observers()
             .into_iter()
@@ -80,6 +132,125 @@ impl RacePoint {
             .flat_map(|written| written.bytes)
             .collect();
         Ok(Left::behind(vm, [self.first, self.second], written))
+    }
+}
+
+impl RacePoint {
+    fn advance(&self, vm: &mut Vm, order: [u32; 2], remainder: u64) -> Result<(), Error> {
+        for thread in order {
+            make_access(vm, thread)?;
+        }
+        for thread in [self.first, self.second] {
+            vm.run_thread(thread, remainder, true)?;
+        }
+        Ok(())
+    }
+}
+
+/// Lets a thread make the access it is about to make: one instruction, or the
+/// whole call if it stands at the beginning of a function that counts as an
+/// access (`free` releases the block when it returns, not when it is entered).
+pub fn make_access(vm: &mut Vm, thread: u32) -> Result<(), Error> {
+    let Some(regs) = vm.registers(thread) else {
+        return Ok(());
+    };
+    match kind_of(vm, regs.rip) {
+        Poised::Function => {}
+        // A system call would be stopped before; for all else there is no
+        // difference, and the remainders need no other code then.
+        poised => {
+            vm.run_thread(thread, 1, poised != Poised::Call)?;
+            return Ok(());
+        }
+    }
+    let stack = regs.gpr[reg::RSP];
+    for _ in 0..LONGEST_ACCESS {
+        let end = vm.run_thread(thread, 1, false)?;
+        let returned = vm
+            .registers(thread)
+            .is_none_or(|regs| regs.gpr[reg::RSP] > stack);
+        if returned || !matches!(end, SliceEnd::Expired | SliceEnd::Sequencer) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What a thread is about to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Poised {
+    /// An instruction that reads or writes memory.
+    Access,
+    /// A system call: the kernel may read or write.
+    Call,
+    /// Neither: the beginning of a function that counts as an access.
+    Function,
+}
+
+fn decode(vm: &Vm, pc: u64) -> Instruction {
+    let mut bytes = [0; 15];
+    let length = vm.space.fetch(pc, &mut bytes);
+    Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode()
+}
+
+/// Operands that are neither registers nor constants.
+fn memory_operands(instruction: &Instruction) -> impl Iterator<Item = u32> + '_ {
+    (0..instruction.op_count()).filter(|index| {
+        !matches!(
+            instruction.op_kind(*index),
+            OpKind::Register
+                | OpKind::Immediate8
+                | OpKind::Immediate16
+                | OpKind::Immediate32
+                | OpKind::Immediate64
+                | OpKind::Immediate8to16
+                | OpKind::Immediate8to32
+                | OpKind::Immediate8to64
+                | OpKind::Immediate32to64
+                | OpKind::NearBranch64
+        )
+    })
+}
+
+fn kind_of(vm: &Vm, pc: u64) -> Poised {
+    let instruction = decode(vm, pc);
+    if instruction.mnemonic() == Mnemonic::Syscall {
+        Poised::Call
+    } else if instruction.is_invalid() || memory_operands(&instruction).next().is_some() {
+        Poised::Access
+    } else {
+        Poised::Function
+    }
+}
+
+/// The thread is about to touch the racy bytes. With the first access held
+/// back its thread may have taken another way and be somewhere else. Where
+/// that cannot be told from the instruction (system calls, string and gather
+/// instructions) it is believed.
+fn touches(vm: &Vm, thread: u32, racy: &Range<u64>) -> bool {
+    let Some(regs) = vm.registers(thread) else {
+        return false;
+    };
+    let instruction = decode(vm, regs.rip);
+    match kind_of(vm, regs.rip) {
+        Poised::Call => true,
+        Poised::Function => {
+            let argument = regs.gpr[reg::RDI];
+            argument <= racy.start && racy.start - argument < LARGEST_BLOCK
+        }
+        Poised::Access if instruction.is_string_instruction() || instruction.is_vsib() => true,
+        Poised::Access => memory_operands(&instruction).any(|index| {
+            let address = instruction.virtual_address(index, 0, |register, _, _| {
+                Some(match register {
+                    Register::FS => regs.fs_base,
+                    Register::GS => regs.gs_base,
+                    register if register.is_segment_register() => 0,
+                    register => regs.gpr[register.full_register().number()],
+                })
+            });
+            let size = instruction.memory_size().size().max(1) as u64;
+            address.is_none_or(|at| at < racy.end && racy.start < at.saturating_add(size))
+        }),
     }
 }
 
@@ -91,7 +262,10 @@ struct Written {
 
 impl Observer for Written {
     fn interest(&self) -> Interest {
-        Interest { accesses: true }
+        Interest {
+            accesses: true,
+            ..Interest::default()
+        }
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {

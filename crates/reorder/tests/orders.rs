@@ -63,7 +63,10 @@ struct Watch {
 
 impl Observer for Watch {
     fn interest(&self) -> Interest {
-        Interest { accesses: true }
+        Interest {
+            accesses: true,
+            ..Interest::default()
+        }
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {

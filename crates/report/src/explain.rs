@@ -361,7 +361,10 @@ impl Story {
                 plain(&mark.author),
                 plain(&mark.state),
                 plain(&mark.date),
-                plain(&mark.reason)
+                match &race.contradicted {
+                    Some(against) => format!("{}; {}", plain(&mark.reason), plain(against)),
+                    None => plain(&mark.reason).to_string(),
+                }
             ));
         }
     }

@@ -68,9 +68,7 @@ impl FailOn {
 
 /// Somebody has looked at the race and decided to live with it.
 fn accepted(race: &Race) -> bool {
-    race.mark
-        .as_ref()
-        .is_some_and(|mark| mark.state == "accepted")
+    race.contradicted.is_none() && race.mark.as_ref().is_some_and(race::Mark::accepts)
 }
 
 /// What the user asked for on the command line.

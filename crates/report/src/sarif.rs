@@ -325,7 +325,11 @@ fn suppressions(race: &Race) -> Vec<Value> {
             "justification": format!("{} ({})", reason, suppressed.by),
         }));
     }
-    if let Some(mark) = race.mark.as_ref().filter(|mark| mark.state == "accepted") {
+    if let Some(mark) = race
+        .mark
+        .as_ref()
+        .filter(|mark| mark.accepts() && race.contradicted.is_none())
+    {
         list.push(json!({
             "kind": "external",
             "status": "accepted",

@@ -409,6 +409,10 @@ impl<'a> Page<'a> {
                 plain(&mark.reason)
             );
             self.labelled("  marked:   ", &text);
+            if let Some(against) = &race.contradicted {
+                let text = format!("the mark no longer holds: {}", plain(against));
+                self.labelled("            ", &text);
+            }
         }
         if let Some(suppressed) = &race.suppressed {
             let mut text = format!("by {}", plain(&suppressed.by));

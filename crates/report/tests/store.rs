@@ -296,3 +296,90 @@ fn a_killed_writer_leaves_whole_runs_and_a_usable_store() {
             .unwrap();
     }
 }
+
+#[test]
+fn a_mark_that_new_evidence_contradicts_comes_back_with_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::create(folder.path()).unwrap();
+    let mut first = mixed();
+    first.started = Some("2026-11-15T10:00:00Z".into());
+    store.keep(&mut first).unwrap();
+    let race = &first.races[1];
+    let mark = Mark {
+        state: "harmless".into(),
+        author: "ada".into(),
+        date: "2026-11-15T11:00:00Z".into(),
+        reason: "either value will do".into(),
+    };
+    store.mark(&race.fingerprint, &mark).unwrap();
+    let seen_again = |verdict: Verdict, started: &str| {
+        let mut later = mixed();
+        later.started = Some(started.into());
+        later.races[1].verdict = verdict;
+        store.put_marks(&mut later).unwrap();
+        let race = later.races.remove(1);
+        (race.mark, race.contradicted)
+    };
+    let same = seen_again(race.verdict, "2026-11-15T12:00:00Z");
+    assert_eq!(same, (Some(mark.clone()), None));
+    let (kept, against) = seen_again(Verdict::SpecViolated, "2026-11-15T12:00:00Z");
+    assert_eq!(kept, Some(mark.clone()), "the mark itself is not lost");
+    assert!(
+        against.is_some_and(|text| text.contains("spec violated now")),
+        "and what speaks against it is told"
+    );
+    let before = seen_again(Verdict::SpecViolated, "2026-11-15T09:00:00Z");
+    assert_eq!(
+        before.1, None,
+        "a run from before the mark says nothing new"
+    );
+}
+
+#[test]
+fn marks_in_a_damaged_store_are_refused_and_nothing_is_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("deadheat.sqlite");
+    let mut store = Store::create(folder.path()).unwrap();
+    let mut report = mixed();
+    store.keep(&mut report).unwrap();
+    drop(store);
+    let mut bytes = std::fs::read(&file).unwrap();
+    for byte in &mut bytes[..100] {
+        *byte = 0x5a;
+    }
+    std::fs::write(&file, &bytes).unwrap();
+    let refused = Store::create(folder.path()).map(|_| ()).unwrap_err();
+    assert!(refused.to_string().contains("deadheat.sqlite"), "{refused}");
+    assert_eq!(
+        std::fs::read(&file).unwrap(),
+        bytes,
+        "the damaged file is as it was, for whoever mends it"
+    );
+}
+
+#[test]
+fn marks_in_a_store_that_cannot_be_written_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut store = Store::create(folder.path()).unwrap();
+    let mut report = mixed();
+    store.keep(&mut report).unwrap();
+    let fingerprint = report.races[0].fingerprint.clone();
+    // Whoever may write anything (root) is stopped by the file itself.
+    let database = rusqlite::Connection::open(folder.path().join("deadheat.sqlite")).unwrap();
+    database
+        .execute_batch(
+            "CREATE TRIGGER refuse BEFORE INSERT ON marks
+             BEGIN SELECT RAISE(ABORT, 'attempt to write a readonly database'); END",
+        )
+        .unwrap();
+    let mark = Mark {
+        state: "harmless".into(),
+        author: "ada".into(),
+        date: report::clock::now(),
+        reason: "no".into(),
+    };
+    let refused = store.mark(&fingerprint, &mark).unwrap_err().to_string();
+    assert!(refused.contains("readonly"), "{refused}");
+    assert_eq!(store.mark_history(&fingerprint).unwrap(), []);
+    assert_eq!(store.runs().unwrap().len(), 1, "all else is there");
+}

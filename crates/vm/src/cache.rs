@@ -48,6 +48,12 @@ pub enum ExitKind {
     Complex,
     /// The access ring has no room for this block.
     RingFull,
+    /// The repeated string instruction here goes on for long: the vm executes
+    /// it part by part.
+    LongRepeat,
+    /// The instruction here has stored the x87 pointers, which are addresses
+    /// in the cache.
+    PointersStored,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -132,6 +138,9 @@ pub struct PendingExit {
 /// a quantum ends at an exact instruction.
 pub const LINKED: u32 = 0;
 
+/// A repeated string instruction alone, as one of its parts.
+pub const REPEAT: u32 = u32::MAX;
+
 pub struct Cache {
     next: u64,
     blocks: Vec<Block>,
@@ -144,6 +153,8 @@ pub struct Cache {
     pub indirect_miss: u64,
     first_block: u64,
     /// How often the cache was emptied because it was full.
+    /// This process is a copy of the world that ends soon.
+    pub short_lived: bool,
     pub flushes: u64,
 }
 
@@ -205,6 +216,7 @@ impl Cache {
             common_exit: 0,
             indirect_miss: 0,
             first_block: 0,
+            short_lived: false,
             flushes: 0,
         };
         cache.emit_exits();
@@ -250,6 +262,13 @@ impl Cache {
 
     /// Drops every block.
     fn reset(&mut self) {
+        if self.short_lived {
+            // Freeing would touch, and so copy, every page of it.
+            std::mem::forget(std::mem::take(&mut self.blocks));
+            std::mem::forget(std::mem::take(&mut self.by_pc));
+            std::mem::forget(std::mem::take(&mut self.by_page));
+            std::mem::forget(std::mem::take(&mut self.exits));
+        }
         self.blocks.clear();
         self.by_pc.clear();
         self.by_page.clear();
@@ -265,7 +284,10 @@ impl Cache {
         });
         self.next = self.first_block;
         for index in 0..layout::INDIRECT_ENTRIES {
-            self.set_indirect(index, self.indirect_miss);
+            // A page that is only read stays shared with the vm's parent.
+            if self.indirect(index) != self.indirect_miss {
+                self.set_indirect(index, self.indirect_miss);
+            }
         }
     }
 

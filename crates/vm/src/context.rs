@@ -38,6 +38,10 @@ pub mod reg {
     ];
 }
 
+/// The flags that are a guest thread's state: carry, parity, adjust, zero,
+/// sign, direction and overflow.
+pub const GUEST_FLAGS: u64 = 0xcd5;
+
 /// The integer state of a guest thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
@@ -60,8 +64,12 @@ pub struct Context {
     pub exit: u64,
     /// Where translated code keeps a guest register it borrows.
     pub spill: [u64; 16],
+    /// Where it puts saved flags while it needs rax once more.
+    flags: u64,
     /// Next free byte of the access ring, as an offset from its start.
     pub ring_position: u64,
+    /// What translated code compares shadow words with (`observe/known.rs`).
+    pub known: crate::observe::known::Comparison,
     target: u64,
     host_rsp: u64,
     host_fs: u64,
@@ -110,7 +118,13 @@ context_offsets! {
     REMAINING = remaining;
     EXIT = exit;
     SPILL = spill;
+    FLAGS = flags;
     RING_POSITION = ring_position;
+    KNOWN_WORD = known.word;
+    KNOWN_MARKED = known.marked;
+    KNOWN_STALE = known.stale;
+    KNOWN_FOLD = known.fold;
+    KNOWN_MASKS = known.masks;
     TARGET = target;
     HOST_RSP = host_rsp;
     HOST_FS = host_fs;
@@ -234,6 +248,18 @@ pub struct VectorState {
     pub bytes: [u8; XSAVE_SIZE],
 }
 
+/// Offset and length of the x87 opcode, instruction and data pointers in an
+/// XSAVE area.
+pub const X87_POINTERS: (u64, usize) = (6, 18);
+
+impl VectorState {
+    /// The pointers are addresses in the code cache: nobody shall see them.
+    fn clear_x87_pointers(&mut self) {
+        let (at, length) = X87_POINTERS;
+        self.bytes[at as usize..][..length].fill(0);
+    }
+}
+
 impl Default for VectorState {
     /// The state in which Linux starts a process.
     fn default() -> Self {
@@ -283,6 +309,7 @@ impl Context {
             );
             &mut *Self::at_fixed_address()
         };
+        context.known.install();
         context.exit_routine = deadheat_vm_exit as *const () as u64;
         context.xsave_mask = guest_xcr0();
         Ok(context)
@@ -300,6 +327,7 @@ impl Context {
         // `deadheat_vm_exit`, which restores every host register that the
         // calling convention preserves.
         unsafe { deadheat_vm_enter(target) }
+        vector.clear_x87_pointers();
     }
 }
 

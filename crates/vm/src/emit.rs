@@ -69,11 +69,49 @@ impl Emitter {
         self.rip_operand(reg, address, 0);
     }
 
+    /// `mov reg32, [address]`
+    pub fn load32(&mut self, reg: Reg, address: u64) {
+        if reg >= 8 {
+            self.bytes.push(0x44);
+        }
+        self.bytes.push(0x8b);
+        self.rip_operand(reg, address, 0);
+    }
+
     /// `mov dword [address], imm32`
     pub fn store_imm32(&mut self, address: u64, value: u32) {
         self.bytes.push(0xc7);
         self.rip_operand(0, address, 4);
         self.raw(&value.to_le_bytes());
+    }
+
+    /// `mov qword [address], imm32` (sign-extended)
+    pub fn store_imm64(&mut self, address: u64, value: i32) {
+        self.raw(&[0x48, 0xc7]);
+        self.rip_operand(0, address, 4);
+        self.raw(&value.to_le_bytes());
+    }
+
+    /// `<operation> reg, [address]`: changes the flags.
+    pub fn combine(&mut self, operation: Combine, reg: Reg, address: u64) {
+        self.rex_w(reg, 0);
+        self.bytes.push(operation as u8);
+        self.rip_operand(reg, address, 0);
+    }
+
+    /// `<group 1 or 2> reg, imm8`: changes the flags.
+    pub fn combine_imm8(&mut self, opcode: u8, operation: u8, reg: Reg, value: u8) {
+        self.rex_w(0, reg);
+        self.raw(&[opcode, 0xc0 | (operation << 3) | (reg as u8 & 7), value]);
+    }
+
+    /// `<opcode> field, gs:[index << log + displacement]`
+    pub fn gs_scaled(&mut self, opcode: u8, field: Reg, index: Reg, log: u8, displacement: u32) {
+        debug_assert_ne!(index, 4, "rsp cannot be an index");
+        let rex = 0x48 | ((field as u8 >> 3) << 2) | ((index as u8 >> 3) << 1);
+        self.raw(&[0x65, rex, opcode, ((field as u8 & 7) << 3) | 4]);
+        self.bytes.push((log << 6) | ((index as u8 & 7) << 3) | 5);
+        self.raw(&displacement.to_le_bytes());
     }
 
     /// `mov reg, imm`, in the shortest form.
@@ -182,7 +220,17 @@ impl Emitter {
     }
 }
 
+/// Opcodes of `<operation> r64, r/m64`.
+#[derive(Clone, Copy)]
+pub enum Combine {
+    And = 0x23,
+    Xor = 0x33,
+    Compare = 0x3b,
+}
+
 pub mod condition {
+    pub const NOT_EQUAL: u8 = 0x5;
     pub const SIGN: u8 = 0x8;
+    pub const NOT_ABOVE: u8 = 0x6;
     pub const ABOVE: u8 = 0x7;
 }

@@ -2,11 +2,11 @@
 //! in every run: cpuid, time stamps, random numbers, and a few that concern
 //! registers the vm has taken.
 
-use crate::Error;
-use crate::context::{guest_xcr0, reg};
+use crate::context::{X87_POINTERS, guest_xcr0, reg};
 use crate::io::tag;
 use crate::machine::Vm;
 use crate::schedule::SliceEnd;
+use crate::{Error, memory};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
 
 impl Vm {
@@ -55,10 +55,51 @@ impl Vm {
                 self.regs().rip = instruction.near_branch_target();
                 return Ok(None);
             }
+            // A gate the kernel keeps closed: general protection, with the
+            // number of the gate.
+            Mnemonic::Int if instruction.immediate8() != 0x80 => {
+                self.regs().rip = instruction.ip();
+                self.uncount();
+                let trap = crate::kernel::signal::Trap {
+                    number: 13,
+                    error: u64::from(instruction.immediate8()) * 8 + 2,
+                    ..Default::default()
+                };
+                return self.guest_fault(libc::SIGSEGV, 128 /* SI_KERNEL */, 0, trap);
+            }
             _ => return self.cannot_execute(&instruction),
         }
         self.regs().rip = instruction.next_ip();
         Ok(None)
+    }
+
+    /// The instruction at rip has stored the x87 state. Its pointers to the
+    /// last instruction and operand are addresses in the code cache, and gone
+    /// after every switch of threads (processors keep them while an exception
+    /// is pending only): the guest always reads zero.
+    pub(crate) fn clear_stored_pointers(&mut self) {
+        let pc = self.regs().rip;
+        let instruction = self.instruction_at(pc);
+        self.regs().rip = instruction.next_ip();
+        let address = self.memory_operand(&instruction);
+        let (at, length) = match instruction.mnemonic() {
+            Mnemonic::Fnstenv | Mnemonic::Fstenv | Mnemonic::Fnsave | Mnemonic::Fsave => {
+                match instruction.memory_size().size() {
+                    14 | 94 => (6, 8),
+                    // The last two bytes are all ones, whatever the state.
+                    _ => (12, 14),
+                }
+            }
+            Mnemonic::Fxsave | Mnemonic::Fxsave64 => X87_POINTERS,
+            // Stored only if asked for and not in its initial state.
+            _ if self.regs().gpr[reg::RAX] & 1 == 0 => return,
+            _ => match memory::get::<u8>(address.wrapping_add(512)) {
+                Ok(in_use) if in_use & 1 != 0 => X87_POINTERS,
+                _ => return,
+            },
+        };
+        // The instruction has just written there.
+        let _ = memory::write(address.wrapping_add(at), &[0; 18][..length]);
     }
 
     /// An instruction form that has no place in a 64-bit Linux program the vm

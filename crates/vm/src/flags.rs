@@ -2,11 +2,20 @@
 //!
 //! The instruction counter is a `sub` in memory, which destroys the status
 //! flags. Nearly every block has a place, just before a comparison, where they
-//! are dead; the translator puts the counter there. This module finds it. It
-//! only ever errs towards "alive", which costs a save and restore, never a
-//! wrong flag.
+//! are dead; the translator puts the counter there. This module says what an
+//! instruction does with destroyed flags. It only ever errs towards "seen",
+//! which costs a save and restore, never a wrong flag.
+//!
+//! Destroyed flags are overwritten after at most `WINDOW` instructions, with
+//! nothing between that can fault or end a slice. The counter leaves that many
+//! instructions to blocks that do not count, so wherever a thread can be
+//! stopped and looked at, its flags are the guest's own.
 
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, RflagsBits};
+
+/// Within so many instructions destroyed flags are overwritten: nearly always
+/// the next instruction does it.
+pub const WINDOW: usize = 8;
 
 const STATUS: u32 = RflagsBits::OF
     | RflagsBits::SF
@@ -77,41 +86,55 @@ fn may_fault(instruction: &Instruction) -> bool {
         )
 }
 
-/// The first of the instructions before which no status flag is alive, given
-/// whether any is alive after the last.
-pub fn first_dead<'a>(
-    code: impl DoubleEndedIterator<Item = &'a Instruction> + ExactSizeIterator,
-    alive_after: bool,
-) -> Option<usize> {
-    let mut alive = if alive_after { STATUS } else { 0 };
-    let mut found = None;
-    for (index, instruction) in code.enumerate().rev() {
-        alive = if may_fault(instruction) {
-            STATUS
-        } else {
-            (alive & !killed(instruction)) | (instruction.rflags_read() & STATUS)
-        };
-        if alive == 0 {
-            found = Some(index);
-        }
-    }
-    found
+/// What a path of instructions does with flags that were destroyed before it.
+#[derive(Debug, Clone, Copy)]
+pub struct Destroyed(u32);
+
+/// What became of destroyed flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// All were overwritten; nobody can have seen them.
+    Unseen,
+    /// The instruction reads one, or a fault in it would show them.
+    Seen,
+    /// Some are still to be overwritten.
+    Open,
 }
 
-/// True if code overwrites all status flags before it reads any. Each
-/// instruction comes with whether the path goes on through it although it is a
-/// branch.
-pub fn dead_at_start(code: impl Iterator<Item = (Instruction, bool)>) -> bool {
+impl Destroyed {
+    /// All status flags.
+    pub fn all() -> Self {
+        Destroyed(STATUS)
+    }
+
+    /// The path goes on with `instruction`.
+    pub fn pass(&mut self, instruction: &Instruction) -> Fate {
+        if may_fault(instruction) || instruction.rflags_read() & self.0 != 0 {
+            return Fate::Seen;
+        }
+        self.0 &= !killed(instruction);
+        if self.0 == 0 {
+            Fate::Unseen
+        } else {
+            Fate::Open
+        }
+    }
+}
+
+/// True if every status flag is overwritten before it is read and before the
+/// block can be left. Each instruction comes with whether it may be left right
+/// before or after it. A fault on the way sees the wrong flags.
+pub fn overwritten<'a>(code: impl Iterator<Item = (&'a Instruction, bool, bool)>) -> bool {
     let mut pending = STATUS;
-    for (instruction, through) in code {
-        if instruction.rflags_read() & pending != 0 || may_fault(&instruction) {
+    for (instruction, left_before, left_after) in code {
+        if left_before || instruction.rflags_read() & pending != 0 {
             return false;
         }
-        pending &= !killed(&instruction);
+        pending &= !killed(instruction);
         if pending == 0 {
             return true;
         }
-        if !through && instruction.flow_control() != FlowControl::Next {
+        if left_after {
             return false;
         }
     }
@@ -129,59 +152,76 @@ mod tests {
             .collect()
     }
 
-    #[test]
-    fn dead_before_a_comparison() {
-        // mov eax, ebx; cmp eax, 1; jz
-        let block = code(&[0x89, 0xd8, 0x83, 0xf8, 0x01, 0x74, 0x00]);
-        assert_eq!(first_dead(block.iter(), true), Some(0));
+    fn fate(bytes: &[u8]) -> Fate {
+        let mut destroyed = Destroyed::all();
+        code(bytes)
+            .iter()
+            .map(|instruction| destroyed.pass(instruction))
+            .find(|fate| *fate != Fate::Open)
+            .unwrap_or(Fate::Open)
     }
 
     #[test]
-    fn alive_before_a_second_branch() {
+    fn dead_before_a_comparison() {
+        // mov eax, ebx; cmp eax, 1; jz
+        assert_eq!(
+            fate(&[0x89, 0xd8, 0x83, 0xf8, 0x01, 0x74, 0x00]),
+            Fate::Unseen
+        );
+    }
+
+    #[test]
+    fn alive_before_a_branch() {
         // jz
-        assert_eq!(first_dead(code(&[0x74, 0x00]).iter(), true), None);
+        assert_eq!(fate(&[0x74, 0x00]), Fate::Seen);
     }
 
     #[test]
     fn a_shift_by_cl_keeps_flags_alive() {
         // shl eax, cl; jz
-        assert_eq!(
-            first_dead(code(&[0xd3, 0xe0, 0x74, 0x00]).iter(), true),
-            None
-        );
+        assert_eq!(fate(&[0xd3, 0xe0, 0x74, 0x00]), Fate::Seen);
         // shl eax, 4; (of undefined, still overwritten) jz
-        assert_eq!(
-            first_dead(code(&[0xc1, 0xe0, 0x04, 0x74, 0x00]).iter(), true),
-            Some(0)
-        );
+        assert_eq!(fate(&[0xc1, 0xe0, 0x04, 0x74, 0x00]), Fate::Unseen);
     }
 
     #[test]
     fn undefined_flags_that_survive_are_alive() {
         // bt eax, 1; jmp
-        let test = code(&[0x0f, 0xba, 0xe0, 0x01, 0xeb, 0x00]);
-        assert_eq!(first_dead(test.iter(), true), None);
+        assert_eq!(fate(&[0x0f, 0xba, 0xe0, 0x01, 0xeb, 0x00]), Fate::Open);
         // idiv r12d; jmp
-        let divide = code(&[0x41, 0xf7, 0xfc, 0xeb, 0x00]);
-        assert_eq!(first_dead(divide.iter(), true), None);
+        assert_eq!(fate(&[0x41, 0xf7, 0xfc, 0xeb, 0x00]), Fate::Seen);
     }
 
     #[test]
-    fn an_access_before_the_comparison_keeps_flags_alive() {
+    fn an_access_shows_the_flags() {
         // mov eax, [rbx]; cmp eax, 1; jz
-        let block = code(&[0x8b, 0x03, 0x83, 0xf8, 0x01, 0x74, 0x00]);
-        assert_eq!(first_dead(block.iter(), true), Some(1));
+        assert_eq!(
+            fate(&[0x8b, 0x03, 0x83, 0xf8, 0x01, 0x74, 0x00]),
+            Fate::Seen
+        );
         // cmp dword [rbx], 1; jz
-        let block = code(&[0x83, 0x3b, 0x01, 0x74, 0x00]);
-        assert_eq!(first_dead(block.iter(), true), None);
+        assert_eq!(fate(&[0x83, 0x3b, 0x01, 0x74, 0x00]), Fate::Seen);
+    }
+
+    #[test]
+    fn overwritten_only_within_the_block() {
+        // mov eax, [rbx]; add eax, 1; jmp
+        let block = code(&[0x8b, 0x03, 0x83, 0xc0, 0x01, 0xeb, 0x00]);
+        let path = |leave: usize| {
+            let code = block.iter().enumerate();
+            overwritten(code.map(move |(index, step)| (step, index == leave, false)))
+        };
+        assert!(path(3));
+        assert!(path(2), "what is left is left behind the addition");
+        assert!(!path(1), "the count may leave before the addition");
+        // mov eax, [rbx]; adc eax, 1
+        let block = code(&[0x8b, 0x03, 0x83, 0xd0, 0x01]);
+        assert!(!overwritten(block.iter().map(|step| (step, false, false))));
     }
 
     #[test]
     fn inc_keeps_carry_alive() {
         // inc eax; jmp
-        assert_eq!(
-            first_dead(code(&[0xff, 0xc0, 0xeb, 0x00]).iter(), true),
-            None
-        );
+        assert_eq!(fate(&[0xff, 0xc0, 0xeb, 0x00]), Fate::Open);
     }
 }

@@ -5,12 +5,15 @@
 //! down; while replaying, the answer comes from the recording and the host is
 //! left alone. System calls are written once and work in both modes.
 
+use crate::copy::{Arrived, Asking, Consumed, CopyIo, InputIndex, Inputs};
+use crate::kernel::WOULD_BLOCK;
 use crate::memory;
 use crate::record::{Effect, FileIndex, Files, InputReader, InputWriter};
 use crate::{Divergence, Error};
-use std::collections::VecDeque;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::SystemTime;
 
 /// A guest range that the host has just written.
 pub type Written = (u64, usize);
@@ -28,23 +31,51 @@ pub enum Io {
     Replay {
         inputs: InputReader,
         files: Files,
+        books: Box<ReplayBooks>,
     },
     /// A copy of the world (see `snapshot`).
-    Copy(CopyIo),
+    Copy(Box<CopyIo>),
 }
 
-/// What a copy knows of the outside: the rest of the recording.
-pub struct CopyIo {
-    rest: VecDeque<Effect>,
-    files: Option<Files>,
+/// What a replay keeps for the copies that will be made of it.
+#[derive(Default)]
+pub struct ReplayBooks {
+    /// Inputs read so far.
+    count: usize,
+    asking: Asking,
+    /// Who took which input, being written.
+    log: Option<Vec<Consumed>>,
+    /// The same, known from an earlier replay.
+    index: Option<Rc<InputIndex>>,
+    /// Answers seen so far that may be asked for again.
+    passed: Inputs,
+    /// Where and when the recorded program was started.
+    directory: PathBuf,
+    recorded_at: Option<SystemTime>,
 }
 
-impl CopyIo {
-    /// The next recorded answer of this kind. The copy may ask in another
-    /// order than the recorded run did; answers of one kind keep theirs.
-    fn take(&mut self, tag: u32) -> Option<Effect> {
-        let index = self.rest.iter().position(|effect| effect.tag == tag)?;
-        self.rest.remove(index)
+impl ReplayBooks {
+    pub fn new(directory: PathBuf, recorded_at: Option<SystemTime>) -> Self {
+        ReplayBooks {
+            directory,
+            recorded_at,
+            ..ReplayBooks::default()
+        }
+    }
+
+    fn enter(&mut self, effect: &Effect) {
+        let consumed = Consumed {
+            stream: self.asking.stream,
+            time: self.asking.now,
+            position: self.asking.position,
+        };
+        if let Some(log) = &mut self.log {
+            log.push(consumed);
+        }
+        if self.index.is_some() {
+            self.passed.passed(effect, consumed);
+        }
+        self.count += 1;
     }
 }
 
@@ -56,6 +87,7 @@ pub mod tag {
     pub const PROCESS: u32 = 0x1_0003;
     pub const RANDOM: u32 = 0x1_0004;
     pub const ORDER: u32 = 0x1_0005;
+    pub const MEMORY: u32 = 0x1_0006;
 }
 
 impl Io {
@@ -67,22 +99,107 @@ impl Io {
     /// From here on nothing reaches the outside, and what came from there
     /// comes from the rest of the recording.
     pub fn become_copy(&mut self) -> Result<(), Error> {
-        let mut copy = CopyIo {
-            rest: VecDeque::new(),
-            files: None,
-        };
-        match std::mem::replace(self, Io::Live) {
-            Io::Replay { mut inputs, files } => {
-                while !inputs.at_end()? {
-                    copy.rest.push_back(inputs.next_effect()?);
+        let copy = match std::mem::replace(self, Io::Live) {
+            Io::Replay {
+                inputs: mut reader,
+                files,
+                books,
+            } => {
+                let index = books.index;
+                let mut inputs = match &index {
+                    Some(_) => books.passed,
+                    None => Inputs::new(false),
+                };
+                let mut count = books.count;
+                while !reader.at_end()? {
+                    let by = index
+                        .as_ref()
+                        .and_then(|index| index.consumed.get(count).copied());
+                    inputs.expect(reader.next_effect()?, by);
+                    count += 1;
                 }
-                copy.files = Some(files);
+                let mut copy = CopyIo::new(inputs, Some(files), books.recorded_at);
+                copy.directory = books.directory;
+                Box::new(copy)
             }
-            Io::Copy(old) => copy = old,
-            Io::Live | Io::Record { .. } => {}
-        }
+            Io::Copy(old) => old,
+            Io::Live | Io::Record { .. } => Box::new(CopyIo::new(
+                Inputs::new(false),
+                None,
+                Some(SystemTime::now()),
+            )),
+        };
         *self = Io::Copy(copy);
         Ok(())
+    }
+
+    /// A replay writes down which stream takes each input.
+    pub fn log_streams(&mut self) {
+        if let Io::Replay { books, .. } = self {
+            // Loading the program has taken some already.
+            let start = Consumed {
+                stream: 0,
+                time: 0,
+                position: None,
+            };
+            books.log = Some(vec![start; books.count]);
+        }
+    }
+
+    pub fn take_stream_log(&mut self) -> InputIndex {
+        let log = match self {
+            Io::Replay { books, .. } => books.log.take(),
+            _ => None,
+        };
+        InputIndex {
+            consumed: log.unwrap_or_default(),
+        }
+    }
+
+    /// Copies of this replay match inputs per stream.
+    pub fn know_streams(&mut self, index: Rc<InputIndex>) {
+        if let Io::Replay { books, .. } = self {
+            books.index = Some(index);
+            books.passed = Inputs::new(true);
+        }
+    }
+
+    /// It matters which stream a call is about.
+    pub fn minds_streams(&self) -> bool {
+        match self {
+            Io::Live | Io::Record { .. } => false,
+            Io::Replay { books, .. } => books.log.is_some() || books.index.is_some(),
+            Io::Copy(_) => true,
+        }
+    }
+
+    /// A call begins, or ends (with the default).
+    pub fn ask(&mut self, asking: Asking) {
+        match self {
+            Io::Live | Io::Record { .. } => {}
+            Io::Replay { books, .. } => books.asking = asking,
+            Io::Copy(copy) => copy.asking = asking,
+        }
+    }
+
+    /// The call under way reads a file at this position.
+    pub fn ask_at(&mut self, position: u64) {
+        match self {
+            Io::Live | Io::Record { .. } => {}
+            Io::Replay { books, .. } => books.asking.position = Some(position),
+            Io::Copy(copy) => copy.asking.position = Some(position),
+        }
+    }
+
+    pub fn copy(&mut self) -> Option<&mut CopyIo> {
+        match self {
+            Io::Copy(copy) => Some(copy),
+            _ => None,
+        }
+    }
+
+    pub fn is_copy(&self) -> bool {
+        matches!(self, Io::Copy(_))
     }
 
     /// Does something outside, or takes its recorded result. `perform` returns
@@ -111,8 +228,8 @@ impl Io {
                 })?;
                 Ok(result)
             }
-            Io::Replay { inputs, .. } => {
-                let effect = Self::expect(inputs, tag)?;
+            Io::Replay { inputs, books, .. } => {
+                let effect = Self::expect(inputs, books, tag)?;
                 for (address, bytes) in &effect.writes {
                     memory::write(*address, bytes).map_err(|_| {
                         Divergence::new(format!(
@@ -124,12 +241,22 @@ impl Io {
                 Ok(effect.result)
             }
             Io::Copy(copy) => {
-                let Some(effect) = copy.take(tag) else {
-                    return Ok(NOTHING_LEFT);
+                let asking = copy.asking;
+                let Some(effect) = copy.inputs.answer(&asking, tag) else {
+                    if asking.harmless || tag == tag::XGETBV {
+                        return Ok(perform().0);
+                    }
+                    return Ok(without_answer(tag));
                 };
-                for (address, bytes) in &effect.writes {
+                let targets = match i64::from(tag) {
+                    // Length and address of the peer.
+                    libc::SYS_accept4 => [asking.arguments[2], asking.arguments[1]],
+                    _ => [0; 2],
+                };
+                for (index, (address, bytes)) in effect.writes.iter().enumerate() {
+                    let target = targets.get(index).copied().filter(|target| *target != 0);
                     // The copy may have unmapped the recorded buffer.
-                    let _ = memory::write(*address, bytes);
+                    let _ = memory::write(target.unwrap_or(*address), bytes);
                 }
                 Ok(effect.result)
             }
@@ -154,14 +281,24 @@ impl Io {
                 })?;
                 Ok((result, bytes))
             }
-            Io::Replay { inputs, .. } => {
-                let mut effect = Self::expect(inputs, tag)?;
+            Io::Replay { inputs, books, .. } => {
+                let mut effect = Self::expect(inputs, books, tag)?;
                 let bytes = effect.writes.pop().map(|(_, bytes)| bytes);
                 Ok((effect.result, bytes.unwrap_or_default()))
             }
+            // The answer depends on a register, and is the same for ever.
+            Io::Copy(_) if tag == tag::CPUID => Ok(perform()),
             Io::Copy(copy) => {
-                let Some(mut effect) = copy.take(tag) else {
-                    return Ok((NOTHING_LEFT, Vec::new()));
+                let asking = copy.asking;
+                let Some(mut effect) = copy.inputs.answer(&asking, tag) else {
+                    if asking.harmless {
+                        return Ok(perform());
+                    }
+                    if tag == tag::RANDOM {
+                        let bytes = copy.random.next().to_le_bytes();
+                        return Ok((0, bytes.to_vec()));
+                    }
+                    return Ok((without_answer(tag), Vec::new()));
                 };
                 let bytes = effect.writes.pop().map(|(_, bytes)| bytes);
                 Ok((effect.result, bytes.unwrap_or_default()))
@@ -169,8 +306,25 @@ impl Io {
         }
     }
 
-    fn expect(inputs: &mut InputReader, tag: u32) -> Result<Effect, Error> {
+    /// In a copy: takes what has arrived on the stream asked about, at most
+    /// `length` bytes.
+    pub fn arrive(&mut self, tag: u32, length: usize) -> Arrived {
+        match self {
+            Io::Copy(copy) => {
+                let asking = copy.asking;
+                copy.inputs.arrive(&asking, tag, length)
+            }
+            _ => Arrived::NotYet,
+        }
+    }
+
+    fn expect(
+        inputs: &mut InputReader,
+        books: &mut ReplayBooks,
+        tag: u32,
+    ) -> Result<Effect, Error> {
         let effect = inputs.next_effect()?;
+        books.enter(&effect);
         if effect.tag != tag {
             return Err(Divergence::new(format!(
                 "the recorded run made {} here, the replay {}",
@@ -206,22 +360,66 @@ impl Io {
                 })?;
                 Ok(opened)
             }
-            Io::Replay { inputs, files } => {
-                let result = Self::expect(inputs, tag::MAPPED_FILE)?.result;
+            Io::Replay {
+                inputs,
+                files,
+                books,
+            } => {
+                let result = Self::expect(inputs, books, tag::MAPPED_FILE)?.result;
                 match FileIndex::try_from(result) {
                     Ok(index) => Ok(Ok(files.open_mapped(index)?)),
                     Err(_) => Ok(Err(std::io::Error::from_raw_os_error(-result as i32))),
                 }
             }
             Io::Copy(copy) => {
+                let asking = copy.asking;
                 let result = copy
-                    .take(tag::MAPPED_FILE)
+                    .inputs
+                    .answer(&asking, tag::MAPPED_FILE)
                     .map_or(NOTHING_LEFT, |effect| effect.result);
                 match (FileIndex::try_from(result), &copy.files) {
                     (Ok(index), Some(files)) => Ok(Ok(files.open_mapped(index)?)),
                     _ => Ok(Err(std::io::Error::from_raw_os_error(libc::ENODEV))),
                 }
             }
+        }
+    }
+
+    /// The process is over: nothing comes in any more.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        if let Io::Record { inputs, .. } = self {
+            inputs.finish()?;
+        }
+        Ok(())
+    }
+
+    /// The replayed process is over: everything that came in has been used.
+    pub fn expect_end(&mut self) -> Result<(), Error> {
+        if let Io::Replay { inputs, .. } = self {
+            inputs.expect_end()?;
+        }
+        Ok(())
+    }
+
+    /// Other processes have written this to shared memory.
+    pub fn push_memory(&mut self, writes: Vec<(u64, Vec<u8>)>) -> Result<(), Error> {
+        if let Io::Record { inputs, .. } = self {
+            inputs.push(&Effect {
+                tag: tag::MEMORY,
+                result: 0,
+                writes,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What other processes had written by now in the recorded run.
+    pub fn take_memory(&mut self) -> Result<Vec<(u64, Vec<u8>)>, Error> {
+        match self {
+            Io::Replay { inputs, books, .. } => {
+                Ok(Self::expect(inputs, books, tag::MEMORY)?.writes)
+            }
+            _ => Ok(Vec::new()),
         }
     }
 
@@ -234,6 +432,44 @@ impl Io {
     }
 }
 
+/// What a copy is told where the recorded run never asked.
+fn without_answer(tag: u32) -> i64 {
+    match i64::from(tag) {
+        libc::SYS_read | libc::SYS_recvmsg | libc::SYS_accept4 | libc::SYS_splice => WOULD_BLOCK,
+        libc::SYS_wait4 | libc::SYS_waitid => 0,
+        // Changes of the world that a copy only imagines.
+        libc::SYS_connect
+        | libc::SYS_bind
+        | libc::SYS_listen
+        | libc::SYS_setsockopt
+        | libc::SYS_shutdown
+        | libc::SYS_socket
+        | libc::SYS_epoll_ctl
+        | libc::SYS_mkdir
+        | libc::SYS_mkdirat
+        | libc::SYS_rmdir
+        | libc::SYS_chmod
+        | libc::SYS_fchmod
+        | libc::SYS_fchmodat
+        | libc::SYS_chown
+        | libc::SYS_fchown
+        | libc::SYS_fchownat
+        | libc::SYS_utimensat
+        | libc::SYS_fsync
+        | libc::SYS_fdatasync
+        | libc::SYS_sync_file_range
+        | libc::SYS_fadvise64
+        | libc::SYS_fallocate
+        | libc::SYS_flock
+        | libc::SYS_fcntl
+        | libc::SYS_symlink
+        | libc::SYS_symlinkat
+        | libc::SYS_link
+        | libc::SYS_linkat => 0,
+        _ => NOTHING_LEFT,
+    }
+}
+
 /// Name of an input's source, for messages.
 pub fn describe(tag: u32) -> String {
     match tag {
@@ -243,6 +479,7 @@ pub fn describe(tag: u32) -> String {
         tag::PROCESS => "a process start".into(),
         tag::RANDOM => "a random number".into(),
         tag::ORDER => "a write to a standard stream".into(),
+        tag::MEMORY => "a change of shared memory".into(),
         number => crate::kernel::names::syscall_name(u64::from(number))
             .map_or_else(|| format!("system call {number}"), str::to_string),
     }

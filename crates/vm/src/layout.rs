@@ -58,6 +58,14 @@ pub const RING_SIZE: u64 = 1 << 20;
 pub const CACHE: u64 = RING + RING_SIZE + 0x1000;
 pub const CACHE_SIZE: u64 = 256 << 20;
 
+/// Shadow memory of an observer of accesses that wants to be spared those it
+/// knows (`observe/known.rs`): four words for every eight bytes of guest memory,
+/// addresses folded to 40 bits. Near enough to the context for a displacement
+/// from GS.
+pub const SHADOW: u64 = CONTEXT + 0x4000_0000;
+pub const SHADOW_BITS: u32 = 40;
+pub const SHADOW_SIZE: u64 = 4 << SHADOW_BITS;
+
 pub const PAGE: u64 = 4096;
 
 pub fn page_down(address: u64) -> u64 {

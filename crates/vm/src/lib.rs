@@ -24,6 +24,7 @@ pub mod watch;
 
 mod cache;
 mod clock;
+pub mod copy;
 mod emit;
 mod emulate;
 mod fault;

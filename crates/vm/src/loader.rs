@@ -107,7 +107,10 @@ fn parse(path: &Path, file: &File) -> Result<Image, ProgramError> {
         };
         match u32::from_le_bytes(word(header, 0)) {
             PT_LOAD => {
-                let fits = segment.address.checked_add(segment.memory_size).is_some()
+                let fits = segment
+                    .address
+                    .checked_add(segment.memory_size)
+                    .is_some_and(|end| end <= layout::GUEST_TOP)
                     && segment.offset.checked_add(segment.file_size).is_some()
                     && segment.address % PAGE == segment.offset % PAGE
                     && segment.file_size <= segment.memory_size;

@@ -1,21 +1,25 @@
 //! The vm itself: one guest process, its threads, and the loop that runs them.
 
-use crate::cache::{Cache, ExitKind, LINKED, Spread, Translation, pages_of};
+use crate::cache::{Cache, ExitKind, LINKED, REPEAT, Spread, Translation, pages_of};
 use crate::clock::Clock;
-use crate::context::{BREAK, Context, Registers, reg};
+use crate::context::{BREAK, Context, GUEST_FLAGS, Registers, reg};
 use crate::io::Io;
 use crate::kernel::Kernel;
 use crate::kernel::signal::Trap;
 use crate::layout;
+use crate::observe::known::Compare;
 use crate::observe::{AccessEvent, AfterHook, Interest, Observer, Sites, ThreadEvent, complex};
 use crate::record::{Ending, ProcessStatus, RecordError, Step, StepReader, StepWriter};
 use crate::schedule::{Choice, Policy, Recorded, SliceEnd};
 use crate::space::{Backing, Space};
 use crate::thread::{State, Thread, WaitOn};
-use crate::translate::{Instrumentation, MAX_BLOCK, RING_MARGIN, SLACK, Shape, Translator};
+use crate::translate::{
+    Instrumentation, MAX_BLOCK, REPEAT_PART, RING_MARGIN, SLACK, Shape, Translator, is_long_repeat,
+    is_repeated,
+};
 use crate::tree::Tree;
 use crate::{Divergence, Error, fault, host, host_signals, kernel, memory, watch};
-use iced_x86::{Decoder, DecoderOptions};
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use race::Moment;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use xxhash_rust::xxh3::Xxh3;
@@ -23,6 +27,13 @@ use xxhash_rust::xxh3::Xxh3;
 /// Longest slice when only one thread can run: bounds the distance between
 /// checks of a replay and between looks at host descriptors.
 const LONE_SLICE: u64 = 20_000_000;
+
+/// The same for a process that takes turns with others (about a millisecond).
+const SHARING_SLICE: u64 = 2_000_000;
+
+/// Something outside that cannot be polled is looked at this often, in
+/// nanoseconds.
+const RETRY_INTERVAL: u64 = 500_000;
 
 /// A killed vm loses at most this much of its recording, in nanoseconds.
 const FLUSH_INTERVAL: u64 = 100_000_000;
@@ -71,6 +82,22 @@ struct CopyState {
     limit: u64,
     /// Threads that are held back.
     frozen: BTreeSet<u32>,
+    /// Every slice the copy has run.
+    slices: Vec<Choice>,
+    /// Virtual time up to which arrivals have been looked for.
+    looked_at: u64,
+    /// Program counters at which a slice may end, and where one just did.
+    preempt: HashSet<u64>,
+    preempted: Option<Moment>,
+}
+
+/// Where `run_process` stops before the guest's end.
+#[derive(Clone, Copy)]
+enum Goal {
+    End,
+    Moment(Moment),
+    /// This many instructions of all threads.
+    Tick(u64),
 }
 
 /// A guest fault that no handler took: the guest dies of it.
@@ -115,6 +142,9 @@ pub struct Vm {
     /// whose translation was made for that.
     alone: bool,
     stale: Vec<u64>,
+    /// Iterations of the repeated string instruction under way that belong to
+    /// its later parts.
+    later_parts: u64,
     sample: u64,
     hot_after: u8,
     pub space: Space,
@@ -158,6 +188,8 @@ pub struct Vm {
     cut: bool,
     /// Host time of the last flush of the recording.
     flushed_at: u64,
+    /// Host time at which calls that cannot be polled for were last tried.
+    retried_at: u64,
 }
 
 impl Vm {
@@ -180,6 +212,7 @@ impl Vm {
             hot: HashSet::default(),
             alone: false,
             stale: Vec::new(),
+            later_parts: 0,
             sample: SAMPLE,
             hot_after: HOT,
             space: Space::default(),
@@ -210,6 +243,7 @@ impl Vm {
             reborn: false,
             cut: false,
             flushed_at: 0,
+            retried_at: 0,
         };
         vm.set_remaining(0);
         Ok(vm)
@@ -217,9 +251,16 @@ impl Vm {
 
     /// Adds an analysis. Observers are added before the guest runs.
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
-        let Interest { accesses } = observer.interest();
-        self.instrumentation.accesses |= accesses;
         self.observers.push(observer);
+        let interests: Vec<Interest> = self
+            .observers
+            .iter()
+            .map(|observer| observer.interest())
+            .filter(|interest| interest.accesses)
+            .collect();
+        self.instrumentation.accesses = !interests.is_empty();
+        // There is one shadow, and who has none needs every access.
+        self.instrumentation.only_unknown = interests.len() == 1 && interests[0].only_unknown;
         self.flush_cache();
         let code: Vec<_> = self
             .space
@@ -238,6 +279,12 @@ impl Vm {
     /// A replay from here on does not show what the program writes.
     pub fn mute(&mut self) {
         self.muted = true;
+    }
+
+    /// From here on the program's output to standard streams is shown, also
+    /// that of a copy.
+    pub fn unmute(&mut self) {
+        self.muted = false;
     }
 
     /// Makes a trace of every block met at a look every `instructions`
@@ -270,6 +317,42 @@ impl Vm {
             return Some(self.context.regs);
         }
         self.threads.get(&thread).map(|thread| thread.regs)
+    }
+
+    /// In a copy: changes the registers of a thread.
+    pub fn set_registers(&mut self, thread: u32, regs: Registers) {
+        if self.copy.is_none() {
+            return;
+        }
+        if thread == self.current {
+            self.context.regs = regs;
+        } else if let Some(thread) = self.threads.get_mut(&thread) {
+            thread.regs = regs;
+        }
+    }
+
+    /// In a copy: changes memory, code included. False where the guest has no
+    /// memory to change.
+    pub fn write_memory(&mut self, address: u64, bytes: &[u8]) -> bool {
+        let end = address.saturating_add(bytes.len() as u64);
+        if self.copy.is_none() || bytes.is_empty() {
+            return self.copy.is_some();
+        }
+        let mut at = address;
+        while at < end {
+            let Some((range, _)) = self.space.find(at) else {
+                return false;
+            };
+            at = range.end;
+        }
+        self.code_changed(address..end);
+        memory::write_anywhere(address, bytes)
+    }
+
+    /// Tells observers whenever control reaches `pc`.
+    pub fn watch_code(&mut self, pc: u64) {
+        self.entries.insert(pc);
+        self.add_hook(pc);
     }
 
     pub(crate) fn regs(&mut self) -> &mut Registers {
@@ -329,6 +412,11 @@ impl Vm {
         self.context.remaining -= 1;
     }
 
+    /// The instruction counted last has not been executed after all.
+    pub(crate) fn uncount(&mut self) {
+        self.context.remaining += 1;
+    }
+
     /// Instructions of all threads up to now.
     pub fn instructions(&self) -> u64 {
         self.total + self.granted - self.remaining()
@@ -342,7 +430,8 @@ impl Vm {
     /// process, or of the one that is replayed alone). Processes that the
     /// guest forks end in here; a replay also waits for them.
     pub fn run(&mut self, until: Option<Moment>) -> Result<Stop, Error> {
-        let result = match self.run_process(until) {
+        let goal = until.map_or(Goal::End, Goal::Moment);
+        let result = match self.run_process(goal) {
             // What the recording vm had not written when it was killed.
             Err(Error::Record(RecordError::Ended(_))) => Ok(Stop::RecordingEnds),
             other => other,
@@ -402,7 +491,21 @@ impl Vm {
         host::exit(code)
     }
 
-    fn run_process(&mut self, until: Option<Moment>) -> Result<Stop, Error> {
+    /// Runs until all threads together have executed `tick` instructions and
+    /// the thread that executes the next one is about to do so, with the
+    /// system call it waited in completed. Children are not waited for.
+    pub fn run_to(&mut self, tick: u64) -> Result<Stop, Error> {
+        match self.run_process(Goal::Tick(tick)) {
+            Err(Error::Record(RecordError::Ended(_))) => Ok(Stop::RecordingEnds),
+            other => other,
+        }
+    }
+
+    fn run_process(&mut self, goal: Goal) -> Result<Stop, Error> {
+        let until = match goal {
+            Goal::Moment(moment) => Some(moment),
+            Goal::End | Goal::Tick(_) => None,
+        };
         loop {
             if let Some(status) = self.ended {
                 self.finish(status)?;
@@ -415,6 +518,13 @@ impl Vm {
             {
                 self.drain_ring();
                 return Ok(Stop::Reached(until));
+            }
+            if let Goal::Tick(tick) = goal
+                && self.instructions() >= tick
+                && self.slice.is_some()
+            {
+                self.drain_ring();
+                return Ok(Stop::Reached(self.moment()));
             }
             let slice = match self.slice {
                 Some(slice) => slice,
@@ -437,6 +547,9 @@ impl Vm {
                 && until.thread == slice.thread
             {
                 part = part.min(until.count - self.executed(until.thread));
+            }
+            if let Goal::Tick(tick) = goal {
+                part = part.min(tick.saturating_sub(self.instructions()));
             }
             let end = self.run_part(part)?;
             if std::mem::take(&mut self.reborn) {
@@ -549,6 +662,12 @@ impl Vm {
         if end == SliceEnd::Exited {
             self.threads.remove(&slice.thread);
         }
+        if let Some(copy) = &mut self.copy {
+            copy.slices.push(Choice {
+                thread: slice.thread,
+                instructions: slice.done,
+            });
+        }
         let check = self.check();
         let step = Step::Slice {
             thread: slice.thread,
@@ -590,9 +709,7 @@ impl Vm {
         for value in regs.gpr.iter().chain([&regs.rip, &regs.fs_base]) {
             hash.update(&value.to_le_bytes());
         }
-        // Status flags that nothing reads any more may have been used for the
-        // counter, depending on where blocks end: only the direction counts.
-        hash.update(&(regs.rflags & 0x400).to_le_bytes());
+        hash.update(&(regs.rflags & GUEST_FLAGS).to_le_bytes());
         hash.digest() as u32
     }
 
@@ -619,10 +736,11 @@ impl Vm {
         match &mut self.pace {
             Pace::Policy { steps, .. } => {
                 if let Some(steps) = steps {
+                    // Inputs first, as ever.
+                    self.io.finish()?;
                     steps.push(&Step::End(ending))?;
-                    steps.flush()?;
+                    steps.finish()?;
                 }
-                self.io.flush()?;
             }
             Pace::Follow(steps) => {
                 let recorded = steps.next_step()?;
@@ -636,6 +754,10 @@ impl Vm {
                         Step::End(ending)
                     ))
                     .into());
+                }
+                if recorded.is_some() {
+                    steps.expect_end()?;
+                    self.io.expect_end()?;
                 }
             }
         }
@@ -653,23 +775,29 @@ impl Vm {
             self.flushed_at = now;
             self.flush_recording()?;
         }
-        let mut runnable = self.wait_for_runnable()?;
+        self.give_turn(false);
+        let runnable = self.wait_for_runnable()?;
         if self.ended.is_some() {
             return Ok(None);
         }
-        if let Some(copy) = &self.copy {
-            runnable.retain(|thread| !copy.frozen.contains(thread));
-            if runnable.is_empty() {
-                return Ok(None);
-            }
+        self.take_turn()?;
+        if runnable.is_empty() {
+            return Ok(None);
         }
         let last = self.last_slice;
         let Pace::Policy { policy, .. } = &mut self.pace else {
             unreachable!("following is handled above");
         };
         let mut choice = policy.choose(&runnable, last);
+        if policy.is_exact() {
+            return Ok(Some(choice));
+        }
         if runnable.len() == 1 {
-            choice.instructions = LONE_SLICE;
+            choice.instructions = if self.takes_turns() {
+                SHARING_SLICE
+            } else {
+                LONE_SLICE
+            };
         }
         choice.instructions = choice.instructions.min(LONGEST_SLICE);
         if let Some(left) = self.instructions_to_timer() {
@@ -718,6 +846,10 @@ impl Vm {
                     self.clock.jumped += *nanoseconds;
                     steps.next_step()?;
                 }
+                Some(Step::Memory) => {
+                    steps.next_step()?;
+                    self.receive_memory()?;
+                }
                 Some(Step::Signal { .. }) => {
                     if let Some(Step::Signal { thread, info }) = steps.next_step()? {
                         self.signal_from_outside(thread, &info)?;
@@ -757,8 +889,15 @@ impl Vm {
             let now = self.now();
             let mut runnable = Vec::new();
             let mut next_deadline = self.next_timer();
-            let mut outside = false;
+            // Other processes of the guest live in host time.
+            let mut outside = self
+                .tree
+                .as_ref()
+                .is_some_and(|tree| tree.ordered || tree.forked);
             for (id, thread) in &self.threads {
+                if self.is_frozen(*id) {
+                    continue;
+                }
                 match &thread.state {
                     State::Runnable => runnable.push(*id),
                     State::Blocked(wait) => {
@@ -766,7 +905,7 @@ impl Vm {
                             runnable.push(*id);
                             continue;
                         }
-                        outside |= matches!(wait.on, WaitOn::Host(_) | WaitOn::Child);
+                        outside |= wait.on.is_outside();
                         next_deadline = match (next_deadline, wait.deadline) {
                             (Some(one), Some(other)) => Some(one.min(other)),
                             (one, other) => one.or(other),
@@ -783,8 +922,21 @@ impl Vm {
                 }
                 return Ok(runnable);
             }
+            if outside && let Some(arrival) = self.next_arrival(now) {
+                // Every thread waits: what came next in the recorded run
+                // comes now, unless a timer is earlier.
+                if next_deadline.is_none_or(|deadline| arrival <= deadline) {
+                    if let Some(copy) = self.io.copy() {
+                        copy.inputs.release(arrival);
+                    }
+                    self.clock.jumped += arrival.saturating_sub(now);
+                    self.wake_outside_waiters();
+                    continue;
+                }
+            }
             match next_deadline {
-                // Nothing comes from outside into a copy: time just passes.
+                // Nothing else comes from outside into a copy: time just
+                // passes.
                 Some(deadline) if !outside || self.copy.is_some() => {
                     let jump = deadline.saturating_sub(now);
                     self.clock.jumped += jump;
@@ -795,6 +947,7 @@ impl Vm {
                     // Nothing can happen here before the outside moves (or a
                     // timer that runs with it).
                     self.flush_recording()?;
+                    self.give_turn(true);
                     let before = host_nanoseconds();
                     self.look_outside(deadline.map(|deadline| deadline.saturating_sub(now)))?;
                     let passed = host_nanoseconds() - before;
@@ -805,9 +958,49 @@ impl Vm {
         }
     }
 
+    fn is_frozen(&self, thread: u32) -> bool {
+        self.copy
+            .as_ref()
+            .is_some_and(|copy| copy.frozen.contains(&thread))
+    }
+
+    /// In a copy: when the next input arrives.
+    fn next_arrival(&mut self, now: u64) -> Option<u64> {
+        self.io.copy()?.inputs.next_arrival(now)
+    }
+
     /// Makes this vm a copy that stops after `instructions` more: the recorded
     /// schedule becomes a guide, and nothing reaches the outside.
     pub(crate) fn become_copy(&mut self, instructions: u64) -> Result<(), Error> {
+        // A copy of a copy goes on as that one would.
+        if self.copy.is_none() {
+            self.make_schedule_a_guide()?;
+            self.cache.short_lived = true;
+            self.io.become_copy()?;
+            self.muted = true;
+            self.tree = None;
+            self.copy = Some(CopyState {
+                limit: 0,
+                frozen: BTreeSet::new(),
+                slices: Vec::new(),
+                looked_at: self.now(),
+                preempt: HashSet::new(),
+                preempted: None,
+            });
+        }
+        self.limit(instructions);
+        Ok(())
+    }
+
+    /// In a copy: stops after this many instructions from here on.
+    pub fn limit(&mut self, instructions: u64) {
+        let limit = self.instructions().saturating_add(instructions);
+        if let Some(copy) = &mut self.copy {
+            copy.limit = limit;
+        }
+    }
+
+    fn make_schedule_a_guide(&mut self) -> Result<(), Error> {
         let mut slices = VecDeque::new();
         // The slice under way goes on first.
         let rest = self.slice.take();
@@ -839,14 +1032,47 @@ impl Vm {
             policy: Box::new(Recorded::new(slices, crate::DEFAULT_QUANTUM)),
             steps: None,
         };
-        self.io.become_copy()?;
-        self.muted = true;
-        self.tree = None;
-        self.copy = Some(CopyState {
-            limit: self.instructions().saturating_add(instructions),
-            frozen: BTreeSet::new(),
-        });
         Ok(())
+    }
+
+    /// In a copy: the slices it has run so far, the one under way included.
+    /// A copy of the same world that follows them does the same.
+    pub fn slices(&self) -> Vec<Choice> {
+        let mut slices = self
+            .copy
+            .as_ref()
+            .map_or_else(Vec::new, |copy| copy.slices.clone());
+        if let Some(slice) = self.slice.filter(|slice| slice.done > 0) {
+            slices.push(Choice {
+                thread: slice.thread,
+                instructions: slice.done,
+            });
+        }
+        slices
+    }
+
+    /// In a copy: slices may end before the instructions at these addresses,
+    /// as they do at sequencers.
+    pub fn preempt_at(&mut self, pcs: impl IntoIterator<Item = u64>) {
+        for pc in pcs {
+            if let Some(copy) = &mut self.copy {
+                copy.preempt.insert(pc);
+            }
+            self.add_hook(pc);
+        }
+    }
+
+    /// Ends the slice here, before an instruction of `preempt_at`; once.
+    fn preempts(&mut self) -> bool {
+        let (moment, pc) = (self.moment(), self.context.regs.rip);
+        let Some(copy) = &mut self.copy else {
+            return false;
+        };
+        if !copy.preempt.contains(&pc) || copy.preempted == Some(moment) || self.before_syscalls {
+            return false;
+        }
+        copy.preempted = Some(moment);
+        true
     }
 
     /// In a copy: holds a thread back, or lets it go on.
@@ -859,7 +1085,19 @@ impl Vm {
             }
         }
         // The frozen thread's slice is over.
-        self.slice = None;
+        self.break_off_slice();
+    }
+
+    /// The slice under way ends here, as far as it got.
+    fn break_off_slice(&mut self) {
+        if let Some(slice) = self.slice.take().filter(|slice| slice.done > 0)
+            && let Some(copy) = &mut self.copy
+        {
+            copy.slices.push(Choice {
+                thread: slice.thread,
+                instructions: slice.done,
+            });
+        }
     }
 
     /// In a copy: schedules by `policy` from here on.
@@ -867,12 +1105,19 @@ impl Vm {
         if self.copy.is_some() {
             self.instrumentation.sequencers = policy.at_sequencers();
             self.flush_cache();
-            self.slice = None;
+            self.break_off_slice();
             self.pace = Pace::Policy {
                 policy,
                 steps: None,
             };
         }
+    }
+
+    /// In a copy: the policy is not told who ran last, so that two copies that
+    /// came here in different ways go on alike.
+    pub fn forget_last_slice(&mut self) {
+        self.slice = None;
+        self.last_slice = None;
     }
 
     /// In a copy: runs one thread alone for at most `instructions`. With
@@ -892,7 +1137,7 @@ impl Vm {
             self.flush_cache();
         }
         self.before_syscalls = to_sequencer;
-        self.slice = None;
+        self.break_off_slice();
         let slice = self.begin_slice(Choice {
             thread,
             instructions,
@@ -909,7 +1154,7 @@ impl Vm {
     fn stuck(&self) -> Stop {
         let input = self.threads.values().any(|thread| {
             matches!(&thread.state, State::Blocked(wait)
-                if matches!(wait.on, WaitOn::Host(_) | WaitOn::Child))
+                if wait.on.is_outside())
         });
         Stop::Stuck { input }
     }
@@ -935,9 +1180,8 @@ impl Vm {
         broken != 0
     }
 
-    /// A signal from outside waits: the slice gets a new, near end. From here
-    /// on it runs as a slice of that length does, so a replay of it agrees
-    /// also in flags that nobody reads.
+    /// A signal from outside waits: the slice gets a new, near end. Not here:
+    /// flags that the counter has destroyed must be overwritten first.
     fn cut_slice(&mut self) -> bool {
         let remaining = self.remaining();
         let surplus = remaining.saturating_sub(4 * MAX_BLOCK as u64);
@@ -964,9 +1208,15 @@ impl Vm {
     /// ready, waiting for at most `timeout` nanoseconds (for ever with
     /// `None`), and makes those threads runnable.
     fn look_outside(&mut self, timeout: Option<u64>) -> Result<(), Error> {
+        if self.copy.is_some() {
+            self.look_at_arrivals();
+            return Ok(());
+        }
         let mut polled = Vec::new();
         let mut owners = Vec::new();
         let mut child_waiters = false;
+        let mut retries = false;
+        let (mut woken, mut again) = (Vec::new(), Vec::new());
         for (id, thread) in &self.threads {
             if let State::Blocked(wait) = &thread.state {
                 match &wait.on {
@@ -981,17 +1231,58 @@ impl Vm {
                         }
                     }
                     WaitOn::Child => child_waiters = true,
+                    WaitOn::SharedFutex { slot, sequence } => {
+                        let tree = self.tree.as_ref();
+                        if tree.is_some_and(|tree| tree.futex_sequence(*slot) != *sequence) {
+                            woken.push(*id);
+                        }
+                        retries = true;
+                    }
+                    WaitOn::Retry => {
+                        if timeout != Some(0)
+                            || host_nanoseconds() - self.retried_at > RETRY_INTERVAL
+                        {
+                            again.push(*id);
+                        }
+                        retries = true;
+                    }
                     _ => {}
                 }
             }
         }
-        if timeout == Some(0) && polled.is_empty() && !child_waiters {
-            return Ok(());
+        let mut timeout = timeout;
+        if !woken.is_empty() {
+            timeout = Some(0);
+        } else if retries {
+            timeout = Some(timeout.map_or(RETRY_INTERVAL, |time| time.min(RETRY_INTERVAL)));
         }
-        let ready = kernel::outside::wait(&mut polled, child_waiters, timeout);
+        if timeout != Some(0) || !polled.is_empty() || child_waiters {
+            self.poll_outside(&mut polled, &owners, child_waiters, timeout);
+        }
+        if !again.is_empty() {
+            self.retried_at = host_nanoseconds();
+        }
+        for id in woken.into_iter().chain(again) {
+            if let Some(thread) = self.threads.get_mut(&id) {
+                thread.state = State::Runnable;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for host descriptors and children; whoever waits for what has
+    /// come can run.
+    fn poll_outside(
+        &mut self,
+        polled: &mut [libc::pollfd],
+        owners: &[u32],
+        child_waiters: bool,
+        timeout: Option<u64>,
+    ) {
+        let ready = kernel::outside::wait(polled, child_waiters, timeout);
         for (entry, owner) in polled.iter().zip(owners) {
             if entry.revents != 0
-                && let Some(thread) = self.threads.get_mut(&owner)
+                && let Some(thread) = self.threads.get_mut(owner)
             {
                 thread.state = State::Runnable;
             }
@@ -1005,7 +1296,33 @@ impl Vm {
                 }
             }
         }
-        Ok(())
+    }
+
+    /// In a copy: whoever waits for the outside looks again when something has
+    /// arrived since the last look.
+    fn look_at_arrivals(&mut self) {
+        let now = self.now();
+        let Some(copy) = &mut self.copy else {
+            return;
+        };
+        let Some(io) = self.io.copy() else {
+            return;
+        };
+        let next = io.inputs.next_arrival(copy.looked_at);
+        copy.looked_at = copy.looked_at.max(now);
+        if next.is_some_and(|time| time <= now) {
+            self.wake_outside_waiters();
+        }
+    }
+
+    fn wake_outside_waiters(&mut self) {
+        for thread in self.threads.values_mut() {
+            if let State::Blocked(wait) = &thread.state
+                && matches!(wait.on, WaitOn::Host(_) | WaitOn::Child)
+            {
+                thread.state = State::Runnable;
+            }
+        }
     }
 
     /// Runs the current thread for at most `budget` instructions.
@@ -1032,7 +1349,7 @@ impl Vm {
             // A hook or complex access at the block's start goes on behind it.
             loop {
                 let exit_id = self.execute(host);
-                let broken = self.mend_counter();
+                let mut broken = self.mend_counter();
                 let exit = self.cache.exit(exit_id);
                 self.context.remaining += i64::from(exit.adjust);
                 if exit.kind != ExitKind::Indirect && exit.kind != ExitKind::Fault {
@@ -1086,6 +1403,12 @@ impl Vm {
                         self.drain_ring();
                         None
                     }
+                    ExitKind::LongRepeat => self.repeat_part(&mut broken)?,
+                    ExitKind::PointersStored => {
+                        self.clear_stored_pointers();
+                        None
+                    }
+                    ExitKind::Hook if self.preempts() => Some(SliceEnd::Sequencer),
                     ExitKind::Hook => {
                         self.drain_ring();
                         self.hooked();
@@ -1129,10 +1452,27 @@ impl Vm {
         }
     }
 
+    /// A system call is a sequencer, for policies that ask for them.
+    pub(crate) fn sequencer_after_call(&mut self) -> Option<SliceEnd> {
+        if self.instrumentation.sequencers {
+            self.give_way(SliceEnd::Sequencer)
+        } else {
+            None
+        }
+    }
+
     /// Enters translated code; returns the exit taken.
     fn execute(&mut self, host: u64) -> u32 {
         if self.context.ring_position > layout::RING_SIZE - RING_MARGIN {
             self.drain_ring();
+        }
+        if self.instrumentation.only_unknown && self.context.ring_position == 0 {
+            let compare = self
+                .observers
+                .iter()
+                .find(|observer| observer.interest().only_unknown)
+                .map_or(Compare::Nothing, |observer| observer.known_by(self.current));
+            self.context.known.renew(compare);
         }
         let Some(thread) = self.threads.get_mut(&self.current) else {
             unreachable!("the running thread exists");
@@ -1145,11 +1485,60 @@ impl Vm {
 
     /// The instruction at `pc` alone, from pages left writable. What was made
     /// of them is forgotten before anything else runs.
-    fn alone(&mut self, pc: u64) -> u64 {
-        let (translation, pages) = self.translate(pc, 1);
-        self.stale = pages;
-        let block = self.cache.insert(1, translation);
+    fn alone(&mut self, pc: u64, variant: u32) -> u64 {
+        let (translation, pages) = self.translate(pc, variant);
+        self.stale.extend(pages);
+        let block = self.cache.insert(variant, translation);
         self.cache.block(block).host
+    }
+
+    /// Executes one part of the long repeated string instruction at rip, as
+    /// one instruction. A fault leaves the registers as the machine does: rcx
+    /// holds all iterations that are left.
+    fn repeat_part(&mut self, broken: &mut bool) -> Result<Option<SliceEnd>, Error> {
+        let pc = self.context.regs.rip;
+        let instruction = self.instruction_at(pc);
+        let left = self.context.regs.gpr[reg::RCX] & count_mask(&instruction);
+        if left > REPEAT_PART {
+            self.later_parts = left - REPEAT_PART;
+            self.context.regs.gpr[reg::RCX] = REPEAT_PART;
+        }
+        // Made from pages left writable, if the block before was.
+        let guarded = self.stale.is_empty();
+        let mut host = match guarded.then(|| self.block(pc, REPEAT)).flatten() {
+            Some(block) => self.cache.block(block).host,
+            None => self.alone(pc, REPEAT),
+        };
+        loop {
+            let exit = self.execute(host);
+            *broken |= self.mend_counter();
+            let exit = self.cache.exit(exit);
+            self.context.remaining += i64::from(exit.adjust);
+            if exit.kind != ExitKind::Fault {
+                break;
+            }
+            let end = self.host_fault()?;
+            if !std::mem::take(&mut self.alone) {
+                return Ok(end);
+            }
+            // It wrote to translated code: the rest of the part.
+            host = self.alone(pc, REPEAT);
+        }
+        let later = std::mem::take(&mut self.later_parts);
+        let regs = &mut self.context.regs;
+        let rest = regs.gpr[reg::RCX] & count_mask(&instruction);
+        let again = later > 0 && rest == 0 && !is_decided(&instruction, regs.rflags);
+        regs.rip = if again { pc } else { instruction.next_ip() };
+        if later > 0 {
+            regs.gpr[reg::RCX] = rest + later;
+        }
+        Ok(None)
+    }
+
+    pub(crate) fn instruction_at(&self, pc: u64) -> Instruction {
+        let mut bytes = [0; 15];
+        let length = self.space.fetch(pc, &mut bytes);
+        Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode()
     }
 
     /// Host address at which the current thread goes on.
@@ -1159,7 +1548,7 @@ impl Vm {
             self.cache.invalidate(page..page + layout::PAGE);
         }
         if std::mem::take(&mut self.alone) {
-            return Ok(self.alone(pc));
+            return Ok(self.alone(pc, 1));
         }
         if !walking {
             // A block can always be made, if only to say that there is none.
@@ -1201,6 +1590,7 @@ impl Vm {
             Shape::Basic
         };
         let space = &self.space;
+        let observers = &mut self.observers;
         let fetch = |pc: u64, buffer: &mut [u8; 15]| space.fetch(pc, buffer);
         let translation = self.translator.translate(
             &mut self.cache,
@@ -1210,6 +1600,11 @@ impl Vm {
             &fetch,
             &self.instrumentation,
             &mut self.sites,
+            &mut |pc| {
+                observers
+                    .iter_mut()
+                    .any(|observer| observer.begins_epoch(pc))
+            },
         );
         if self.cache.flushes != flushes {
             // The sites of the dropped code go with it at the next flush by
@@ -1228,9 +1623,7 @@ impl Vm {
     /// The indirect branch at `pc` went to an address that no program counter
     /// can hold. The machine raises that in the branch itself: takes it back.
     fn bad_branch(&mut self, pc: u64) -> Result<Option<SliceEnd>, Error> {
-        let mut bytes = [0; 15];
-        let length = self.space.fetch(pc, &mut bytes);
-        let branch = Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE).decode();
+        let branch = self.instruction_at(pc);
         // A call has pushed eight bytes, a return popped them and more.
         let moved = branch.stack_pointer_increment() as i64 as u64;
         let stack = &mut self.context.regs.gpr[reg::RSP];
@@ -1305,6 +1698,7 @@ impl Vm {
             self.alone = true;
             return Ok(None);
         }
+        self.context.regs.gpr[reg::RCX] += std::mem::take(&mut self.later_parts);
         let pc = self.context.regs.rip;
         if trap {
             // int3 is complete when it traps.
@@ -1332,8 +1726,10 @@ impl Vm {
     fn drop_records_after_fault(&mut self) {
         let pc = self.context.regs.rip;
         while self.context.ring_position >= 16 {
-            let (_, site, _) = self.record_at(self.context.ring_position - 16);
-            if self.sites.get(site).pc != pc {
+            let (_, site, counter) = self.record_at(self.context.ring_position - 16);
+            let site = self.sites.get(site);
+            let remaining = (counter as i32).wrapping_add(site.correction);
+            if site.pc != pc || remaining != self.context.remaining as i32 {
                 break;
             }
             self.context.ring_position -= 16;
@@ -1429,6 +1825,7 @@ impl Vm {
         for observer in &mut self.observers {
             follow |= observer.hook(moment, &regs) == AfterHook::TellReturn;
         }
+        self.take_more_hooks();
         if follow && let Ok(back) = memory::get::<u64>(stack) {
             self.returns.push(PendingReturn {
                 thread,
@@ -1465,6 +1862,18 @@ impl Vm {
         }
     }
 
+    /// Hooks that observers have found a need for while running.
+    pub(crate) fn take_more_hooks(&mut self) {
+        let mut more = Vec::new();
+        for observer in &mut self.observers {
+            more.extend(observer.more_hooks());
+        }
+        for pc in more {
+            self.entries.insert(pc);
+            self.add_hook(pc);
+        }
+    }
+
     fn add_hook(&mut self, pc: u64) {
         if self.instrumentation.hooks.insert(pc) {
             self.cache.invalidate(pc..pc + 1);
@@ -1489,6 +1898,18 @@ impl Vm {
         }
     }
 
+    /// Address of the memory operand of an instruction about to be executed or
+    /// just executed without changing a register.
+    pub(crate) fn memory_operand(&self, instruction: &Instruction) -> u64 {
+        self.threads.get(&self.current).map_or(0, |thread| {
+            let machine = complex::Machine {
+                regs: &self.context.regs,
+                vector: &thread.vector,
+            };
+            machine.address(instruction)
+        })
+    }
+
     /// The accesses of the instruction at rip, whose extent its state tells.
     fn complex_access(&mut self) {
         let moment = self.moment();
@@ -1497,8 +1918,19 @@ impl Vm {
         let Some(thread) = self.threads.get(&self.current) else {
             return;
         };
+        let mut regs = self.context.regs;
+        let rcx = &mut regs.gpr[reg::RCX];
+        if is_long_repeat(*rcx) {
+            let pc = regs.rip;
+            let instruction =
+                Decoder::with_ip(64, &code[..length], pc, DecoderOptions::NONE).decode();
+            if is_repeated(&instruction) {
+                // The accesses of this part.
+                *rcx = (*rcx & count_mask(&instruction)).min(REPEAT_PART);
+            }
+        }
         let machine = complex::Machine {
-            regs: &self.context.regs,
+            regs: &regs,
             vector: &thread.vector,
         };
         let batch = complex::accesses(&machine, &code[..length], moment);
@@ -1517,6 +1949,26 @@ impl Vm {
             observer.thread(moment, event);
         }
     }
+}
+
+/// The bits of rcx that count the iterations of a repeated string instruction.
+fn count_mask(instruction: &Instruction) -> u64 {
+    use iced_x86::OpKind;
+    let short = instruction
+        .op_kinds()
+        .any(|kind| matches!(kind, OpKind::MemorySegESI | OpKind::MemoryESEDI));
+    if short { 0xffff_ffff } else { u64::MAX }
+}
+
+/// True if a repeated comparison stops because of what it compared last.
+fn is_decided(instruction: &Instruction, rflags: u64) -> bool {
+    use Mnemonic::*;
+    let compares = matches!(
+        instruction.mnemonic(),
+        Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq
+    );
+    let equal = rflags & 0x40 != 0;
+    compares && equal == instruction.has_repne_prefix()
 }
 
 /// True if a branch to this address can be made, though it may fault there: its

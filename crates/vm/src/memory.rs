@@ -4,6 +4,7 @@
 //! whose address range the host signal handler knows: a fault inside it makes
 //! the copy return how many bytes were left instead of killing the vm.
 
+use crate::layout;
 use std::arch::global_asm;
 
 global_asm!(
@@ -37,8 +38,25 @@ pub fn fault_continuation(pc: u64) -> Option<u64> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadAddress;
 
+/// True for addresses at which the vm itself lives, and no guest memory can
+/// be: its executable and heap, and everything from its context to the top.
+pub fn is_vm(address: u64) -> bool {
+    layout::HOST_IMAGE.contains(&address) || (layout::GUEST_TOP..1 << 47).contains(&address)
+}
+
+/// A range that touches the vm is none of the guest's.
+fn vetted(address: u64, length: usize) -> Result<(), BadAddress> {
+    let end = address.checked_add(length as u64).ok_or(BadAddress)?;
+    let image = layout::HOST_IMAGE;
+    if end > layout::GUEST_TOP || (address < image.end && image.start < end) {
+        return Err(BadAddress);
+    }
+    Ok(())
+}
+
 /// Fills `buffer` from guest memory.
 pub fn read(address: u64, buffer: &mut [u8]) -> Result<(), BadAddress> {
+    vetted(address, buffer.len())?;
     // SAFETY: the destination is ours and large enough; a fault on the source
     // ends the copy early.
     let left =
@@ -49,10 +67,22 @@ pub fn read(address: u64, buffer: &mut [u8]) -> Result<(), BadAddress> {
 /// Copies `bytes` into guest memory. What lies before the first bad byte has
 /// been written when this fails.
 pub fn write(address: u64, bytes: &[u8]) -> Result<(), BadAddress> {
+    vetted(address, bytes.len())?;
     // SAFETY: the source is ours; the destination is guest memory by the
     // caller's intent, and a fault there ends the copy early.
     let left = unsafe { deadheat_guarded_copy(address as *mut u8, bytes.as_ptr(), bytes.len()) };
     if left == 0 { Ok(()) } else { Err(BadAddress) }
+}
+
+/// Copies `bytes` into mapped guest memory whatever its protection, the way a
+/// debugger does. False if that cannot be.
+pub(crate) fn write_anywhere(address: u64, bytes: &[u8]) -> bool {
+    use std::os::unix::fs::FileExt;
+    std::fs::OpenOptions::new()
+        .write(true)
+        .open("/proc/self/mem")
+        .and_then(|memory| memory.write_all_at(bytes, address))
+        .is_ok()
 }
 
 pub fn read_vec(address: u64, length: usize) -> Result<Vec<u8>, BadAddress> {

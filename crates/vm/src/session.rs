@@ -1,6 +1,6 @@
 //! Starting a vm: to record a program, to replay a recording, or to just run.
 
-use crate::io::{Io, tag};
+use crate::io::{Io, ReplayBooks, tag};
 use crate::kernel::Kernel;
 use crate::loader::Program;
 use crate::machine::{Pace, Vm};
@@ -150,10 +150,22 @@ impl Vm {
     }
 
     fn replay_with(recording: &Recording, children: Children) -> Result<Vm, Error> {
+        for number in recording.processes() {
+            recording.check_ends(number)?;
+        }
         let folder = recording.process(0);
         let io = Io::Replay {
             inputs: InputReader::open(&folder.join("inputs"))?,
             files: Files::open(&recording.directory, 0)?,
+            books: Box::new(ReplayBooks::new(
+                PathBuf::from(OsStr::from_bytes(&recording.manifest.directory)),
+                recording
+                    .directory
+                    .join("manifest.json")
+                    .metadata()
+                    .and_then(|data| data.modified())
+                    .ok(),
+            )),
         };
         let pace = Pace::Follow(StepReader::open(&folder.join("schedule"))?);
         let mut vm = Vm::new(io, pace)?;

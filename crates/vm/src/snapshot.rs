@@ -3,13 +3,18 @@
 //!
 //! After paper 003's checkpoints (section 3.1). A copy costs a `fork` of the
 //! vm, some hundred microseconds; memory is shared until written. In a copy
-//! nothing reaches the outside: output is captured per descriptor, inputs come
-//! from the rest of the recording (and are used up; then a read waits for
-//! ever, which is `Stop::Stuck`, never a deadlock of the program's own),
-//! shared mappings are made the copy's own. A copy that crashes, runs away or
-//! eats memory ends alone: its parent gets a `CopyError`.
+//! nothing reaches the outside (see `copy`): output is captured per stream,
+//! files are overlaid, inputs come from the rest of the recording, per stream
+//! if the vm knows which took which (`index_inputs`). Input that runs out
+//! waits for ever, which is `Stop::Stuck { input: true }`, never a deadlock of
+//! the program's own. Shared mappings are made the copy's own. A copy that
+//! crashes, runs away or eats memory ends alone: its parent gets a
+//! `CopyError`.
 
+use crate::copy::InputIndex;
 use crate::machine::Vm;
+use crate::record::Recording;
+use crate::schedule::{Choice, Script};
 use crate::space::{Backing, Mapping};
 use crate::{Error, host};
 use serde::Serialize;
@@ -20,6 +25,7 @@ use std::io::{self, Read, Write};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::rc::Rc;
 
 /// What a copy may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +56,15 @@ pub enum CopyError {
     Silent(i32),
     #[error("the answer of a copy cannot be read: {0}")]
     Garbled(serde_json::Error),
+}
+
+/// The streams of a recording could not be told apart.
+#[derive(Debug, thiserror::Error)]
+pub enum IndexError {
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    #[error("replaying to match inputs with streams: {0}")]
+    Replay(String),
 }
 
 /// A copy under way.
@@ -108,6 +123,57 @@ impl Vm {
         fork(|| self.in_copy(limits, body))
     }
 
+    /// Forks the world; `body` goes on with the new one in a process of its
+    /// own, which ends when it returns. A replay stays a replay there. The new
+    /// process is nobody's to wait for, so the caller must ignore SIGCHLD.
+    pub fn branch(&mut self, body: impl FnOnce(&mut Vm)) -> Result<i32, CopyError> {
+        // SAFETY: the vm has no other host thread, so the child may run any
+        // code; it leaves by `_exit`.
+        match unsafe { libc::fork() } {
+            -1 => Err(CopyError::Fork(io::Error::last_os_error())),
+            0 => {
+                let isolated = self.isolate_shared_memory(HashMap::new()).is_ok();
+                if isolated {
+                    body(self);
+                }
+                host::exit(i32::from(!isolated))
+            }
+            pid => Ok(pid),
+        }
+    }
+
+    /// From here on this world is a copy: it follows `slices` to the letter,
+    /// and nothing reaches the outside.
+    pub fn follow_script(&mut self, slices: Vec<Choice>) -> Result<(), Error> {
+        self.become_copy(u64::MAX)?;
+        self.schedule_by(Box::new(Script::new(slices)));
+        Ok(())
+    }
+
+    /// A replay writes down which stream takes each input, for `know_inputs`
+    /// of later ones.
+    pub fn log_inputs(&mut self) {
+        self.io.log_streams();
+    }
+
+    pub fn take_input_index(&mut self) -> InputIndex {
+        self.io.take_stream_log()
+    }
+
+    /// Copies of this replay match recorded inputs per stream.
+    pub fn know_inputs(&mut self, index: Rc<InputIndex>) {
+        self.io.know_streams(index);
+    }
+
+    /// Makes this vm itself a copy, for good: from here on nothing reaches the
+    /// outside. For whoever follows one schedule step by step (a debugger);
+    /// `copy` is for trying many.
+    pub fn detach(&mut self, limits: Limits) -> Result<(), Error> {
+        self.isolate_shared_memory(HashMap::new())
+            .map_err(|error| Error::Machine(format!("cannot copy shared memory: {error}")))?;
+        self.become_copy(limits.instructions)
+    }
+
     fn in_copy<R: Serialize>(
         &mut self,
         limits: Limits,
@@ -122,24 +188,34 @@ impl Vm {
             };
             libc::setrlimit(libc::RLIMIT_AS, &limit);
         }
-        self.isolate_shared_memory()?;
+        self.isolate_shared_memory(HashMap::new())?;
         self.become_copy(limits.instructions)
             .map_err(|error| io::Error::other(error.to_string()))?;
         let result = body(self).map_err(|error| error.to_string());
         serde_json::to_vec(&result).map_err(io::Error::other)
     }
 
+    /// The replay of a forked process goes on with shared memory of its own.
+    pub(crate) fn separate_shared_memory(&mut self) -> io::Result<()> {
+        let objects = self
+            .kernel
+            .shared_files
+            .separate()?
+            .into_iter()
+            .map(|(path, file)| (path.into_os_string().into_encoded_bytes(), file.into()))
+            .collect();
+        self.isolate_shared_memory(objects)
+    }
+
     /// Gives every shared mapping of this copy memory of its own, aliases
-    /// kept.
-    fn isolate_shared_memory(&mut self) -> io::Result<()> {
+    /// kept: one new object per old one, unless `objects` has it already.
+    fn isolate_shared_memory(&mut self, mut objects: HashMap<Vec<u8>, OwnedFd>) -> io::Result<()> {
         let shared: Vec<(Range<u64>, Mapping)> = self
             .space
             .mappings()
             .filter(|(_, mapping)| mapping.shared)
             .map(|(range, mapping)| (range, mapping.clone()))
             .collect();
-        // One new object per old one, large enough for its highest mapping.
-        let mut objects: HashMap<Vec<u8>, OwnedFd> = HashMap::new();
         for (range, mapping) in shared {
             let (key, offset) = match &mapping.backing {
                 Backing::File { path, offset } => {
@@ -205,6 +281,18 @@ impl Vm {
             ))
         }
     }
+}
+
+/// Replays a recording to see which stream takes each of its inputs.
+pub fn index_inputs(recording: &Recording) -> Result<InputIndex, IndexError> {
+    let answer = isolated(|| {
+        let mut vm = Vm::replay(recording)?;
+        vm.mute();
+        vm.log_inputs();
+        vm.run(None)?;
+        Ok(vm.take_input_index())
+    });
+    answer?.join()?.map_err(IndexError::Replay)
 }
 
 /// Runs `body` in a fork of this process. A vm has fixed addresses, so there

@@ -34,6 +34,8 @@ pub struct Mapping {
     pub end: u64,
     pub protection: i32,
     pub shared: bool,
+    /// Other processes may write it (`kernel::shared_memory`).
+    pub exchanged: bool,
     pub backing: Backing,
 }
 
@@ -57,6 +59,10 @@ pub struct Space {
     /// Room below the main thread's stack that only a wish for exactly that
     /// address may fill, so that an overflow faults.
     pub stack_gap: Range<u64>,
+    /// There has been anonymous memory, or a file, mapped so that other
+    /// processes may write it.
+    pub shares_memory: bool,
+    pub shares_files: bool,
     /// Pages kept read-only on the host because translated code came from
     /// them.
     guarded: std::collections::BTreeSet<u64>,
@@ -264,6 +270,7 @@ impl Space {
                 end: start + length,
                 protection: request.protection,
                 shared: request.shared,
+                exchanged: false,
                 backing: request.backing,
             },
         );
@@ -274,6 +281,43 @@ impl Space {
     pub fn mark_shared(&mut self, start: u64) {
         if let Some(mapping) = self.mappings.get_mut(&start) {
             mapping.shared = true;
+        }
+    }
+
+    /// Other processes may write the mapping at `start`.
+    pub fn mark_exchanged(&mut self, start: u64) {
+        if let Some(mapping) = self.mappings.get_mut(&start) {
+            mapping.exchanged = true;
+            match mapping.backing {
+                Backing::File { .. } => self.shares_files = true,
+                _ => self.shares_memory = true,
+            }
+        }
+    }
+
+    /// Writes to guest memory whatever its protection; what is not mapped is
+    /// left out.
+    pub fn force_write(&self, address: u64, bytes: &[u8]) {
+        let page = page_down(address);
+        if crate::memory::write(address, bytes).is_ok() {
+            return;
+        }
+        let Some((_, mapping)) = self.find(address) else {
+            return;
+        };
+        let length = page_up(address + bytes.len() as u64) - page;
+        let both = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let kept = if self.guarded.contains(&page) {
+            libc::PROT_READ
+        } else {
+            host_protection(mapping.protection)
+        };
+        // SAFETY: pages of a guest mapping, whose protection is put back.
+        unsafe {
+            host::syscall(libc::SYS_mprotect, [page, length, both, 0, 0, 0]);
+            // It fails only where nothing is mapped any more.
+            let _ = crate::memory::write(address, bytes);
+            host::syscall(libc::SYS_mprotect, [page, length, kept as u64, 0, 0, 0]);
         }
     }
 
@@ -314,11 +358,14 @@ impl Space {
         if !address.is_multiple_of(PAGE) || length == 0 {
             return Err(EINVAL);
         }
+        /// The end of user space, as the guest knows it.
+        const END: u64 = (1 << 47) - PAGE;
         let end = address.checked_add(page_up(length)).ok_or(EINVAL)?;
-        if end > layout::GUEST_TOP {
+        if end > END {
             return Err(EINVAL);
         }
-        Ok(address..end)
+        // There is nothing of the guest's above.
+        Ok(address.min(layout::GUEST_TOP)..end.min(layout::GUEST_TOP))
     }
 
     pub fn unmap(&mut self, address: u64, length: u64) -> Result<Range<u64>, Errno> {
@@ -354,6 +401,9 @@ impl Space {
             return Ok(address..address);
         }
         let range = Self::checked(address, length)?;
+        if range.end - range.start < page_up(length) {
+            return Err(ENOMEM);
+        }
         let mut at = range.start;
         while at < range.end {
             match self.find(at) {
@@ -430,9 +480,16 @@ impl Space {
     ) -> Result<(u64, Option<Range<u64>>), Errno> {
         let may_move = flags & libc::MREMAP_MAYMOVE != 0;
         let fixed = flags & libc::MREMAP_FIXED != 0;
-        if !old.is_multiple_of(PAGE) || new_length == 0 || (fixed && !may_move) {
+        let keep = flags & libc::MREMAP_DONTUNMAP != 0;
+        if !old.is_multiple_of(PAGE)
+            || new_length == 0
+            || (fixed && !may_move)
+            || (keep && (!may_move || page_up(old_length) != page_up(new_length)))
+        {
             return Err(EINVAL);
         }
+        // Neighbours that are alike are one mapping to the kernel.
+        self.merge(old..old.saturating_add(page_up(old_length)));
         let (range, mapping) = self.find(old).ok_or(-(libc::EFAULT as i64))?;
         let (old_length, new_length) = (page_up(old_length), page_up(new_length));
         if old_length == 0 && !mapping.shared {
@@ -442,7 +499,10 @@ impl Space {
             return Err(-(libc::EFAULT as i64));
         }
         let mut moved = mapping.tail(old - range.start);
-        if !fixed {
+        if keep && (moved.shared || matches!(moved.backing, Backing::File { .. })) {
+            return Err(EINVAL);
+        }
+        if !fixed && !keep {
             if new_length <= old_length && old_length != 0 {
                 if new_length < old_length {
                     self.unmap(old + new_length, old_length - new_length)?;
@@ -487,7 +547,19 @@ impl Space {
             self.forget(old..old + old_length);
         }
         moved.end = target + new_length;
+        let protection = moved.protection;
         self.mappings.insert(target, moved);
+        if keep {
+            // The old place stays mapped, without its contents.
+            let request = Request {
+                length: old_length,
+                protection,
+                shared: false,
+                backing: Backing::Anonymous,
+                file: None,
+            };
+            self.map(Placement::Fixed(old), request)?;
+        }
         Ok((target, Some(old..old + old_length)))
     }
 
@@ -543,6 +615,17 @@ impl Space {
         }
     }
 
+    pub fn has_guarded(&self) -> bool {
+        !self.guarded.is_empty()
+    }
+
+    /// Bytes of address space in use.
+    pub fn size(&self) -> u64 {
+        self.mappings()
+            .map(|(range, _)| range.end - range.start)
+            .sum()
+    }
+
     /// Pages of `range` kept read-only by `guard_code`.
     pub fn guarded_pages(&self, range: Range<u64>) -> Vec<u64> {
         if self.guarded.is_empty() || range.is_empty() {
@@ -586,6 +669,7 @@ impl Mapping {
     fn alike(&self, other: &Mapping) -> bool {
         self.protection == other.protection
             && self.shared == other.shared
+            && self.exchanged == other.exchanged
             && self.backing == other.backing
     }
 }

@@ -6,6 +6,7 @@
 //! hash, and whether the kernel has filled in a page of zeros is no property
 //! of the guest.
 
+use crate::context::GUEST_FLAGS;
 use crate::layout::PAGE;
 use crate::machine::Vm;
 use crate::memory;
@@ -33,15 +34,14 @@ impl Vm {
             {
                 hash.update(&value.to_le_bytes());
             }
-            // Dead status flags are nobody's state (see `Vm::check`).
-            hash.update(&(regs.rflags & 0x400).to_le_bytes());
+            hash.update(&(regs.rflags & GUEST_FLAGS).to_le_bytes());
             self.hash_vector(*id, &mut hash);
         }
         self.hash_memory(&mut hash);
         hash.digest()
     }
 
-    /// Vector registers, with components in their initial state counted as
+    /// x87 and vector registers, with components in their initial state counted as
     /// zero whatever is in the save area.
     fn hash_vector(&self, thread: u32, hash: &mut Xxh3) {
         let Some(thread) = self.threads.get(&thread) else {
@@ -51,6 +51,16 @@ impl Vm {
         let mut in_use = [0; 8];
         in_use.copy_from_slice(&bytes[512..520]);
         let in_use = u64::from_le_bytes(in_use);
+        if in_use & 1 != 0 {
+            // Control, status and tag words; the eight registers.
+            hash.update(&bytes[0..6]);
+            hash.update(&bytes[32..160]);
+        } else {
+            hash.update(&[0x7f, 3, 0, 0, 0, 0]);
+            hash.update(&[0; 128]);
+        }
+        // mxcsr
+        hash.update(&bytes[24..28]);
         // (component, offset, length) in the standard format.
         let components = [
             (1, 160, 256),

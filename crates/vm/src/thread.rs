@@ -2,9 +2,9 @@
 //! thread.
 
 use crate::context::{Registers, VectorState};
-use crate::kernel::Call;
 use crate::kernel::process::Vforked;
 use crate::kernel::signal::ThreadSignals;
+use crate::kernel::{Call, Opening};
 
 /// A guest thread, numbered from 1 in order of creation.
 pub struct Thread {
@@ -24,6 +24,8 @@ pub struct Thread {
     pub signals: ThreadSignals,
     /// The child of a vfork that has not executed or exited yet.
     pub vforked: Option<Vforked>,
+    /// A FIFO whose opening waits for the other side.
+    pub opening: Option<Opening>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,10 +54,24 @@ pub enum WaitOn {
     Objects,
     /// Host descriptors, and things inside the vm as well.
     Host(Vec<HostInterest>),
+    /// A futex in memory shared with other processes.
+    SharedFutex { slot: u32, sequence: u32 },
+    /// Something outside that cannot be polled: tried again every so often.
+    Retry,
     /// A child process.
     Child,
     /// Nothing but a signal.
     Signal,
+}
+
+impl WaitOn {
+    /// It can only come from outside.
+    pub fn is_outside(&self) -> bool {
+        matches!(
+            self,
+            WaitOn::Host(_) | WaitOn::Child | WaitOn::SharedFutex { .. } | WaitOn::Retry
+        )
+    }
 }
 
 /// One host descriptor and the poll events of interest.
@@ -80,6 +96,7 @@ impl Thread {
             robust_list: 0,
             signals: ThreadSignals::default(),
             vforked: None,
+            opening: None,
         }
     }
 }

@@ -1,6 +1,11 @@
 //! Same-ISA translation: guest instructions are copied into the code cache;
 //! only what cannot run elsewhere unchanged is rewritten.
 //!
+//! A repeated string instruction that would go on for `REPEAT_PART` iterations
+//! or more is executed by the vm in parts of that many, each counted as one
+//! instruction: so a copy of gigabytes can be preempted, and where depends on
+//! its registers alone.
+//!
 //! Rewritten are control flow (branches, calls with their true return address
 //! on the stack, returns), RIP-relative operands, GS operands, and the few
 //! instructions whose result must be deterministic (cpuid, rdtsc, …), which
@@ -22,12 +27,12 @@
 //! matters: the counter is in memory, and a store forwarded to the next load
 //! takes five cycles.
 
-use crate::cache::{Cache, ExitKind, LINKED, MapEntry, PendingExit, Translation};
+use crate::cache::{Cache, ExitKind, LINKED, MapEntry, PendingExit, REPEAT, Translation};
 use crate::context::{offset, reg};
-use crate::emit::{Emitter, Reg, condition};
+use crate::emit::{Combine, Emitter, Reg, condition};
 use crate::flags;
 use crate::layout;
-use crate::observe::{AccessSite, Sites};
+use crate::observe::{AccessSite, Sites, known};
 use iced_x86::{
     Code, Decoder, DecoderOptions, Encoder, FlowControl, Instruction, InstructionInfoFactory,
     MemoryOperand, Mnemonic, OpAccess, OpKind, Register,
@@ -37,12 +42,25 @@ use std::collections::HashSet;
 /// Longest block, in instructions.
 pub const MAX_BLOCK: usize = 64;
 
-/// How many instructions of a block may run before it is counted.
-pub const SLACK: u64 = MAX_BLOCK as u64;
+/// How many instructions are left to blocks that do not count: a whole block
+/// may run before it is counted, and flags that the counter has destroyed must
+/// be overwritten before the end.
+pub const SLACK: u64 = (MAX_BLOCK + flags::WINDOW) as u64;
+
+/// Iterations of a repeated string instruction that count as one instruction.
+/// Copying that many bytes takes about two microseconds, ten times as long as
+/// leaving the cache and coming back.
+pub const REPEAT_PART: u64 = 1 << 16;
 
 /// Room the ring must have when translated code is entered: three records for
 /// every instruction of a block are more than any block writes.
 pub const RING_MARGIN: u64 = 3 * 16 * MAX_BLOCK as u64;
+
+/// The ring is handed over when it has more.
+const RING_LIMIT: u32 = (layout::RING_SIZE - RING_MARGIN) as u32;
+
+/// Bytes of a conditional jump with a 32-bit distance.
+const JCC_LENGTH: u64 = 6;
 
 /// What the vm knows about a block that is to be translated.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,6 +76,8 @@ pub enum Shape {
 pub struct Instrumentation {
     /// Write every access to the ring.
     pub accesses: bool,
+    /// Leave out those that the observer knows (`observe/known.rs`).
+    pub only_unknown: bool,
     /// Leave after every locked instruction.
     pub sequencers: bool,
     /// Addresses at which control goes to the vm first.
@@ -89,11 +109,36 @@ struct Builder<'a> {
     counted: bool,
     /// Accesses go to the ring.
     records: bool,
+    /// Accesses the observer knows do not.
+    only_unknown: bool,
+    /// Registers that no instruction of the block names, borrowed from its
+    /// beginning to wherever it is left; the guest's values are in the spill
+    /// slots.
+    borrowed: Vec<Reg>,
+    /// Code behind the block that records an access which is not known.
+    unknown: Vec<Unknown>,
     after_hook: u64,
     after_complex: u64,
     instruction_pc: u64,
     cache: &'a Cache,
     variant: u32,
+    /// Code behind the block that it depends on.
+    seen: Vec<std::ops::Range<u64>>,
+}
+
+/// An access whose check leads behind the block if it is not known.
+struct Unknown {
+    /// rel32s that must point there.
+    from: Vec<u64>,
+    back: u64,
+    operand: Operand,
+    site: u32,
+    address: Reg,
+    other: Reg,
+    /// The flags are in rax, the guest's rax in its spill slot.
+    flags_alive: bool,
+    /// A write after which the observer's epoch may be another.
+    begins_epoch: bool,
 }
 
 /// Code behind the block for a way out of it.
@@ -105,12 +150,19 @@ struct Stub {
     /// Instructions executed when it is reached.
     done: u16,
     adjust: i32,
-    /// The flags are alive (and, for an `Exit`, saved in rax).
+    /// The flags are alive (and, but for a `SideExit`, saved in rax).
     restore_flags: bool,
+    /// Registers to give back.
+    borrowed: Vec<Reg>,
 }
 
 enum StubKind {
     Exit(ExitKind),
+    /// There is something in the ring: leave if it is much, or if the
+    /// comparison is stale.
+    Ring {
+        back: u64,
+    },
     /// The unlikely side of a branch in a trace.
     SideExit(u64),
 }
@@ -124,6 +176,7 @@ impl Stub {
         done: 0,
         adjust: 0,
         restore_flags: false,
+        borrowed: Vec::new(),
     };
 }
 
@@ -149,15 +202,21 @@ impl Translator {
         fetch: Fetch,
         instrumentation: &Instrumentation,
         sites: &mut Sites,
+        begins_epoch: &mut dyn FnMut(u64) -> bool,
     ) -> Translation {
         let base = cache.next_address();
-        let limit = if variant == LINKED {
-            MAX_BLOCK
-        } else {
-            (variant as usize).min(MAX_BLOCK)
+        let limit = match variant {
+            LINKED => MAX_BLOCK,
+            REPEAT => 1,
+            _ => (variant as usize).min(MAX_BLOCK),
         };
         let likely = |branch: u64, target: u64| cache.was_taken(branch, target);
-        let decoded = decode(pc, limit, shape, fetch, instrumentation, &likely);
+        let mut decoded = decode(pc, limit, shape, fetch, instrumentation, &likely);
+        if variant == REPEAT {
+            // Hooks and accesses were seen to before.
+            decoded.hook = false;
+            decoded.complex = false;
+        }
         let mut builder = Builder {
             code: Emitter::new(base),
             map: Vec::with_capacity(decoded.steps.len() + 4),
@@ -171,13 +230,25 @@ impl Translator {
             index: 0,
             counted: false,
             records: instrumentation.accesses,
+            only_unknown: instrumentation.only_unknown && variant == LINKED,
+            borrowed: Vec::new(),
+            unknown: Vec::new(),
             after_hook: 0,
             after_complex: 0,
             instruction_pc: pc,
             cache,
             variant,
+            seen: Vec::new(),
         };
-        self.build(&mut builder, &decoded, fetch, instrumentation, sites);
+        self.build(
+            &mut builder,
+            &decoded,
+            fetch,
+            instrumentation,
+            sites,
+            begins_epoch,
+        );
+        self.record_unknown(&mut builder);
         builder.finish(&decoded)
     }
 
@@ -188,6 +259,7 @@ impl Translator {
         fetch: Fetch,
         instrumentation: &Instrumentation,
         sites: &mut Sites,
+        begins_epoch: &mut dyn FnMut(u64) -> bool,
     ) {
         builder.mark(0);
         if decoded.hook {
@@ -202,7 +274,16 @@ impl Translator {
             builder.exit_now(ExitKind::Undecodable, builder.pc);
             return;
         };
-        let count_at = (builder.variant == LINKED).then(|| decoded.counting_place(fetch));
+        let mut ahead = Ahead {
+            fetch,
+            hooks: &instrumentation.hooks,
+            seen: Vec::new(),
+        };
+        let count_at = (builder.variant == LINKED).then(|| decoded.counting_place(&mut ahead));
+        if builder.only_unknown && !decoded.complex {
+            let free = self.unnamed(decoded);
+            builder.borrow(&free);
+        }
         for (index, step) in decoded.steps.iter().enumerate() {
             let instruction = &step.instruction;
             builder.index = index as u16;
@@ -213,8 +294,13 @@ impl Translator {
                 builder.count(flags_alive);
             }
             builder.mark(0);
-            if instrumentation.accesses && !decoded.complex {
-                self.record_accesses(builder, instruction, sites);
+            if instrumentation.accesses && !decoded.complex && builder.variant != REPEAT {
+                let flags_alive =
+                    !decoded.flags_overwritten(index, count_at.map(|(place, _)| place));
+                self.record_accesses(builder, instruction, flags_alive, sites, begins_epoch);
+            }
+            if step.then == Then::Next && index == last && decoded.end != End::Continue {
+                builder.give_back();
             }
             match step.then {
                 Then::Next if index == last && decoded.end != End::Continue => {
@@ -226,7 +312,7 @@ impl Translator {
                 Then::Return(expected) => builder.return_inline(expected),
                 Then::Branch { leave_if, target } => {
                     let from = builder.code.jump_if(leave_if, builder.cache.common_exit);
-                    let alive = !flags_dead_at(target, fetch);
+                    let alive = builder.variant != LINKED || !ahead.flags_dead_at(target);
                     builder.stubs.push(Stub {
                         from,
                         kind: StubKind::SideExit(target),
@@ -234,6 +320,7 @@ impl Translator {
                         done: index as u16 + 1,
                         adjust: 0,
                         restore_flags: alive,
+                        borrowed: builder.borrowed.clone(),
                     });
                 }
             }
@@ -246,13 +333,18 @@ impl Translator {
             {
                 builder.count(flags_alive);
             }
+            builder.give_back();
             builder.mark(0);
             builder.jump_direct(decoded.next);
         }
+        builder.seen = ahead.seen;
     }
 
     /// An instruction that stays in the middle of a block.
     fn copy(&mut self, builder: &mut Builder, instruction: &Instruction, bytes: &[u8]) {
+        if is_repeated(instruction) && builder.variant != REPEAT {
+            self.leave_if_long(builder);
+        }
         if uses_gs(instruction) {
             return self.with_guest_gs(builder, instruction, bytes);
         }
@@ -260,6 +352,24 @@ impl Translator {
             return self.copy_rip_relative(builder, instruction);
         }
         builder.code.raw(bytes);
+    }
+
+    /// Leaves for the vm if a repeated string instruction goes on for long;
+    /// the flags stay as they are. The comparison is of the middle of rcx:
+    /// nothing has 2^48 elements.
+    fn leave_if_long(&mut self, builder: &mut Builder) {
+        builder.spill(reg::RCX);
+        builder.mark(1 << reg::RCX);
+        let middle = Builder::spill_slot(reg::RCX) + u64::from(REPEAT_PART.ilog2()) / 8;
+        builder.code.load32(reg::RCX, middle);
+        // jrcxz
+        builder.code.raw(&[0xe3, 0]);
+        let short = builder.code.here() - 1;
+        builder.unspill(reg::RCX);
+        builder.exit_now(ExitKind::LongRepeat, builder.instruction_pc);
+        builder.code.patch_rel8_here(short);
+        builder.unspill(reg::RCX);
+        builder.mark(0);
     }
 
     fn encode(&mut self, builder: &mut Builder, instruction: &Instruction) {
@@ -294,7 +404,7 @@ impl Translator {
             changed.set_memory_displacement64(target);
             return self.encode(builder, &changed);
         }
-        let scratch = self.scratch(instruction, &[]);
+        let scratch = self.scratch(instruction, &builder.borrowed);
         builder.spill(scratch);
         builder.mark(1 << scratch);
         builder.code.load_imm(scratch, target);
@@ -417,6 +527,11 @@ impl Translator {
                 builder.mark(0);
                 builder.exit_now(ExitKind::Sequencer, next);
             }
+            End::StoresPointers => {
+                self.copy(builder, instruction, bytes);
+                builder.index = done;
+                builder.exit_now(ExitKind::PointersStored, instruction.ip());
+            }
             End::Emulate => {
                 builder.index = done;
                 builder.exit_now(ExitKind::Emulate, instruction.ip());
@@ -503,12 +618,15 @@ impl Translator {
         operands
     }
 
-    /// Writes a record for every access of `instruction` into the ring.
+    /// Writes a record for every access of `instruction` into the ring, but
+    /// for those the observer knows.
     fn record_accesses(
         &mut self,
         builder: &mut Builder,
         instruction: &Instruction,
+        flags_alive: bool,
         sites: &mut Sites,
+        begins_epoch: &mut dyn FnMut(u64) -> bool,
     ) {
         for operand in self.accesses(instruction) {
             let site = sites.add(AccessSite {
@@ -519,20 +637,123 @@ impl Translator {
                 locked: operand.locked,
                 correction: builder.correction(),
             });
-            let avoid: Vec<Reg> = [operand.base, operand.index]
-                .into_iter()
-                .filter_map(general_number)
-                .collect();
-            let address = self.scratch(instruction, &avoid);
-            let ring = self.scratch(instruction, &[avoid.as_slice(), &[address]].concat());
-            builder.spill(address);
-            builder.spill(ring);
-            self.load_address(builder, &operand, address, ring);
-            builder.write_record(site, address, ring);
-            builder.unspill(ring);
-            builder.unspill(address);
+            let begins_epoch = builder.only_unknown
+                && operand.write
+                && (operand.locked || begins_epoch(instruction.ip()));
+            let (address, other) = match builder.borrowed.as_slice() {
+                [address, other, ..] => (*address, *other),
+                borrowed => {
+                    let mut avoid: Vec<Reg> = [operand.base, operand.index]
+                        .into_iter()
+                        .filter_map(general_number)
+                        .collect();
+                    avoid.push(reg::RAX);
+                    avoid.extend(borrowed);
+                    let address = self.scratch(instruction, &avoid);
+                    avoid.push(address);
+                    (address, self.scratch(instruction, &avoid))
+                }
+            };
+            let spills = if builder.borrowed.is_empty() {
+                vec![address, other]
+            } else {
+                Vec::new()
+            };
+            for register in &spills {
+                builder.spill(*register);
+            }
+            let known_possible = !operand.locked && is_whole(operand.size);
+            self.load_address(builder, &operand, address, other);
+            if builder.only_unknown && known_possible {
+                let from = builder.check(&operand, address, other, flags_alive);
+                builder.unknown.push(Unknown {
+                    from,
+                    back: builder.code.here(),
+                    operand,
+                    site,
+                    address,
+                    other,
+                    flags_alive,
+                    begins_epoch,
+                });
+                if flags_alive {
+                    builder.restore_flags();
+                }
+            } else {
+                builder.write_record(site, address, other);
+                if begins_epoch {
+                    builder.stop_comparing();
+                }
+            }
+            for register in spills {
+                builder.unspill(register);
+            }
             builder.mark(0);
         }
+    }
+
+    /// The code behind the block that writes a record for an access which is
+    /// not known, and goes back.
+    fn record_unknown(&mut self, builder: &mut Builder) {
+        for unknown in std::mem::take(&mut builder.unknown) {
+            let Unknown {
+                from,
+                back,
+                operand,
+                site,
+                address,
+                other,
+                flags_alive,
+                begins_epoch,
+            } = unknown;
+            let here = builder.code.here();
+            for rel32 in from {
+                builder.code.patch_rel32(rel32, here);
+            }
+            // rax holds the flags where they are alive.
+            let rax_is_named = [operand.base, operand.index]
+                .into_iter()
+                .any(|register| general_number(register) == Some(reg::RAX));
+            let exchange = flags_alive && rax_is_named;
+            if exchange {
+                builder.code.store(Emitter::field(offset::FLAGS), reg::RAX);
+                builder.unspill(reg::RAX);
+            }
+            self.load_address(builder, &operand, address, other);
+            if exchange {
+                builder.code.load(reg::RAX, Emitter::field(offset::FLAGS));
+            }
+            if operand.write && !begins_epoch {
+                builder.stop_comparing_at_many(&operand, address, other);
+            }
+            builder.write_record(site, address, other);
+            if begins_epoch {
+                builder.stop_comparing();
+            }
+            builder.code.jump(back);
+        }
+    }
+
+    /// Registers that no instruction of the block names and that nothing the
+    /// translator adds uses.
+    fn unnamed(&mut self, decoded: &Decoded) -> Vec<Reg> {
+        let mut used = 1u32 << reg::RSP | 1 << reg::RAX | 1 << reg::RCX | 1 << reg::RDX;
+        for step in &decoded.steps {
+            let info = self.info.info(&step.instruction);
+            for register in info.used_registers() {
+                if let Some(number) = general_number(register.register()) {
+                    used |= 1 << number;
+                }
+            }
+            for memory in info.used_memory() {
+                for register in [memory.base(), memory.index()] {
+                    if let Some(number) = general_number(register) {
+                        used |= 1 << number;
+                    }
+                }
+            }
+        }
+        (0..16).filter(|number| used & (1 << number) == 0).collect()
     }
 
     /// `lea to, <operand>`, with the segment base; flags untouched.
@@ -769,65 +990,121 @@ fn follow(
     }
 }
 
-/// True if no status flag is alive at `pc`, as far as looking ahead along jumps
-/// and calls can tell.
-fn flags_dead_at(pc: u64, fetch: Fetch) -> bool {
-    let mut at = pc;
-    flags::dead_at_start(
-        std::iter::from_fn(|| {
-            let (instruction, _) = decode_one(at, fetch)?;
-            let through = match classify_end(&instruction) {
-                End::Jump | End::Call => {
-                    at = instruction.near_branch_target();
-                    true
-                }
-                _ => {
-                    at = instruction.next_ip();
-                    false
-                }
+/// What lies ahead of a block, as far as it says whether flags are dead.
+struct Ahead<'a> {
+    fetch: Fetch<'a>,
+    hooks: &'a HashSet<u64>,
+    /// Code looked at: if it changes, the block is no longer right.
+    seen: Vec<std::ops::Range<u64>>,
+}
+
+impl Ahead<'_> {
+    /// True if the flags are dead at `pc`.
+    fn flags_dead_at(&mut self, pc: u64) -> bool {
+        self.overwrites(flags::Destroyed::all(), flags::WINDOW, pc)
+    }
+
+    /// True if destroyed flags are overwritten unseen within `left`
+    /// instructions from `pc` on, along unconditional jumps.
+    fn overwrites(&mut self, mut destroyed: flags::Destroyed, left: usize, pc: u64) -> bool {
+        let mut at = pc;
+        for _ in 0..left {
+            // Whoever asked for the hook looks at the registers.
+            if self.hooks.contains(&at) {
+                return false;
+            }
+            let Some((instruction, _)) = decode_one(at, self.fetch) else {
+                return false;
             };
-            Some((instruction, through))
-        })
-        .take(12),
-    )
+            self.seen.push(at..instruction.next_ip());
+            let end = classify_end(&instruction);
+            if !matches!(end, End::Continue | End::Jump) {
+                return false;
+            }
+            match destroyed.pass(&instruction) {
+                flags::Fate::Unseen => return true,
+                flags::Fate::Seen => return false,
+                flags::Fate::Open => {}
+            }
+            at = if end == End::Jump {
+                instruction.near_branch_target()
+            } else {
+                instruction.next_ip()
+            };
+        }
+        false
+    }
 }
 
 impl Decoded {
     /// Where the whole block is counted: the index of the instruction before
     /// it, and whether flags are alive there.
-    fn counting_place(&self, fetch: Fetch) -> (usize, bool) {
+    fn counting_place(&self, ahead: &mut Ahead) -> (usize, bool) {
         let tail = self
             .steps
             .iter()
             .rposition(|step| matches!(step.then, Then::Branch { .. } | Then::Return(_)))
             .map_or(0, |index| index + 1);
-        let steps = &self.steps[tail..];
-        let Some(last) = steps.last() else {
+        if tail == self.steps.len() {
             // The trace ends right behind a branch.
-            return (self.steps.len(), !flags_dead_at(self.next, fetch));
-        };
-        let place = |alive: bool| {
-            let code = steps.iter().map(|step| &step.instruction);
-            flags::first_dead(code, alive)
-        };
-        let found = place(true).or_else(|| {
-            let instruction = &last.instruction;
-            let dead = match self.end {
-                End::Continue => flags_dead_at(self.next, fetch),
-                End::Jump | End::Call => flags_dead_at(instruction.near_branch_target(), fetch),
-                End::Conditional => {
-                    flags_dead_at(instruction.near_branch_target(), fetch)
-                        && flags_dead_at(instruction.next_ip(), fetch)
-                }
-                _ => false,
-            };
-            if dead { place(false) } else { None }
-        });
-        match found {
-            Some(index) => (tail + index, false),
+            return (tail, !ahead.flags_dead_at(self.next));
+        }
+        match (tail..self.steps.len()).find(|index| self.flags_dead_before(*index, ahead)) {
+            Some(index) => (index, false),
             None => (tail, true),
         }
     }
+
+    /// True if the flags are dead before the step `index`, behind which there
+    /// is no branch but the last step.
+    fn flags_dead_before(&self, index: usize, ahead: &mut Ahead) -> bool {
+        let mut destroyed = flags::Destroyed::all();
+        let mut left = flags::WINDOW;
+        for (at, step) in self.steps.iter().enumerate().skip(index) {
+            let ends = at + 1 == self.steps.len()
+                && !matches!(self.end, End::Continue | End::Jump | End::Conditional);
+            if left == 0 || ends {
+                return false;
+            }
+            match destroyed.pass(&step.instruction) {
+                flags::Fate::Unseen => return true,
+                flags::Fate::Seen => return false,
+                flags::Fate::Open => left -= 1,
+            }
+        }
+        let Some(last) = self.steps.last().map(|step| &step.instruction) else {
+            return false;
+        };
+        match self.end {
+            End::Continue => ahead.overwrites(destroyed, left, self.next),
+            End::Jump => ahead.overwrites(destroyed, left, last.near_branch_target()),
+            End::Conditional => {
+                ahead.overwrites(destroyed, left, last.near_branch_target())
+                    && ahead.overwrites(destroyed, left, last.next_ip())
+            }
+            _ => false,
+        }
+    }
+}
+
+impl Decoded {
+    /// The flags before the instruction at `index` are overwritten before the
+    /// block is left, counting included.
+    fn flags_overwritten(&self, index: usize, counted_at: Option<usize>) -> bool {
+        let steps = self.steps.iter().enumerate().skip(index);
+        flags::overwritten(steps.map(|(at, step)| {
+            let may_leave = matches!(step.then, Then::Branch { .. } | Then::Return(_));
+            let counts = at > index && counted_at == Some(at);
+            let leaves = counts || is_repeated(&step.instruction);
+            (&step.instruction, leaves, may_leave)
+        }))
+    }
+}
+
+/// An access that lies in one granule if it is aligned, or is made of whole
+/// ones.
+fn is_whole(size: u32) -> bool {
+    size.is_power_of_two() && size <= 64
 }
 
 /// How a block ends.
@@ -845,6 +1122,8 @@ enum End {
     Pause,
     /// A locked instruction, where the schedule wants to stop after it.
     Sequencer,
+    /// The x87 pointers go to memory.
+    StoresPointers,
     Emulate,
     /// The instruction itself raises an exception.
     Trap,
@@ -864,6 +1143,8 @@ fn classify_end(instruction: &Instruction) -> End {
         | Xbegin | Sysenter | Iret | Iretd | Iretq | Retf | Sysexit | Sysret => {
             return End::Emulate;
         }
+        Fnstenv | Fstenv | Fnsave | Fsave | Fxsave | Fxsave64 | Xsave | Xsave64 | Xsavec
+        | Xsavec64 | Xsaveopt | Xsaveopt64 => return End::StoresPointers,
         Ud0 | Ud1 | Ud2 | Int3 | Int1 | Hlt => return End::Trap,
         Int | Lgs => return End::Emulate,
         // Loading GS would take the vm's own context away.
@@ -915,6 +1196,18 @@ fn touches_memory(instruction: &Instruction) -> bool {
     })
 }
 
+/// A string instruction that repeats.
+pub fn is_repeated(instruction: &Instruction) -> bool {
+    (instruction.has_rep_prefix() || instruction.has_repne_prefix())
+        && instruction.is_string_instruction()
+}
+
+/// True if a repeated string instruction with this rcx is executed in parts:
+/// the comparison that translated code makes.
+pub fn is_long_repeat(rcx: u64) -> bool {
+    (rcx >> REPEAT_PART.ilog2()) as u32 != 0
+}
+
 /// Accesses whose addresses or extent only the machine state tells: repeated
 /// string operations, gathers and scatters, masked vectors, bit strings and
 /// state saves.
@@ -923,8 +1216,7 @@ fn is_complex(instruction: &Instruction) -> bool {
     if !touches_memory(instruction) {
         return false;
     }
-    let repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
-    if repeated && instruction.is_string_instruction() {
+    if is_repeated(instruction) {
         return true;
     }
     if instruction.op_mask() != Register::None || instruction.is_vsib() {
@@ -946,11 +1238,21 @@ fn is_locked(instruction: &Instruction) -> bool {
             && instruction.op_kinds().any(|kind| kind == OpKind::Memory))
 }
 
+/// True if `memory` is the operand written in the instruction, not the stack
+/// slot it implies. `pop` takes the slot away before it works out an address
+/// from the stack pointer.
 fn explicit_is(instruction: &Instruction, memory: &iced_x86::UsedMemory) -> bool {
+    let pops = instruction.mnemonic() == Mnemonic::Pop;
+    let moved = if pops && instruction.memory_base() == Register::RSP {
+        instruction.stack_pointer_increment() as i64 as u64
+    } else {
+        0
+    };
     (0..instruction.op_count()).any(|operand| instruction.op_kind(operand) == OpKind::Memory)
+        && !(pops && memory.access() == OpAccess::Read)
         && instruction.memory_base() == memory.base()
         && instruction.memory_index() == memory.index()
-        && instruction.memory_displacement64() == memory.displacement()
+        && instruction.memory_displacement64().wrapping_add(moved) == memory.displacement()
 }
 
 fn uses_gs(instruction: &Instruction) -> bool {
@@ -1019,11 +1321,12 @@ fn reachable(from: u64, target: u64) -> bool {
 
 impl Builder<'_> {
     fn mark(&mut self, spilled: u16) {
+        let borrowed = self.borrowed.iter().fold(0, |all, one| all | 1 << one);
         self.map.push(MapEntry {
             host: self.code.bytes.len() as u32,
             index: self.index,
             guest: self.instruction_pc.wrapping_sub(self.pc) as i32,
-            spilled,
+            spilled: spilled | borrowed,
             counted: self.counted,
         });
     }
@@ -1038,6 +1341,94 @@ impl Builder<'_> {
 
     fn unspill(&mut self, register: Reg) {
         self.code.load(register, Self::spill_slot(register));
+    }
+
+    /// Takes two of the registers until the block is left.
+    fn borrow(&mut self, free: &[Reg]) {
+        if let [address, other, ..] = free {
+            self.borrowed = vec![*address, *other];
+            for register in self.borrowed.clone() {
+                self.spill(register);
+            }
+        }
+    }
+
+    /// The block is about to be left for good.
+    fn give_back(&mut self) {
+        for register in std::mem::take(&mut self.borrowed) {
+            self.unspill(register);
+        }
+    }
+
+    /// Compares the shadow word of the access at `address` with the present
+    /// epoch. Returns the places of jumps to be made if it is not known; flags
+    /// that are alive are left in rax.
+    fn check(&mut self, operand: &Operand, address: Reg, other: Reg, alive: bool) -> Vec<u64> {
+        if alive {
+            self.save_flags();
+        }
+        let unknown = self.cache.common_exit;
+        let which = layout::SHADOW - layout::CONTEXT + if operand.write { 8 } else { 0 };
+        let which = which as u32;
+        const LOAD: u8 = 0x8b;
+        const TEST: u8 = 0x85;
+        self.code.move_reg(other, address);
+        let fold = Emitter::field(offset::KNOWN_FOLD);
+        self.code.combine(Combine::And, other, fold);
+        if operand.size <= 8 {
+            let masks = offset::KNOWN_MASKS + 64 * operand.size.ilog2() as usize;
+            self.code.gs_scaled(LOAD, other, other, 2, which);
+            let marked = Emitter::field(offset::KNOWN_MARKED);
+            self.code.combine(Combine::Xor, other, marked);
+            // and address, 7
+            self.code.combine_imm8(0x83, 4, address, 7);
+            self.code.gs_scaled(TEST, other, address, 3, masks as u32);
+            return vec![self.code.jump_if(condition::NOT_EQUAL, unknown)];
+        }
+        // All granules it can reach into, in full.
+        (0..=operand.size / 8)
+            .map(|granule| {
+                self.code
+                    .gs_scaled(LOAD, address, other, 2, which + 32 * granule);
+                let word = Emitter::field(offset::KNOWN_WORD);
+                self.code.combine(Combine::Compare, address, word);
+                self.code.jump_if(condition::NOT_EQUAL, unknown)
+            })
+            .collect()
+    }
+
+    /// The present epoch may end with the last record.
+    fn stop_comparing(&mut self) {
+        for field in [offset::KNOWN_WORD, offset::KNOWN_MARKED] {
+            self.code.store_imm64(Emitter::field(field), -1);
+        }
+        self.code
+            .store_imm64(Emitter::field(offset::KNOWN_STALE), 1);
+    }
+
+    /// The same, if the written word is one that only the observer
+    /// understands. Leaves the address alone.
+    fn stop_comparing_at_many(&mut self, operand: &Operand, address: Reg, other: Reg) {
+        let granules = if operand.size <= 8 {
+            0
+        } else {
+            operand.size / 8
+        };
+        for granule in 0..=granules {
+            let which = (layout::SHADOW - layout::CONTEXT + 8) as u32 + 32 * granule;
+            self.code.move_reg(other, address);
+            let fold = Emitter::field(offset::KNOWN_FOLD);
+            self.code.combine(Combine::And, other, fold);
+            self.code.gs_scaled(0x8b, other, other, 2, which);
+            // sar other, 52; cmp other, -1
+            self.code.combine_imm8(0xc1, 7, other, 52);
+            self.code.combine_imm8(0x83, 7, other, 0xff);
+            // jne over it
+            self.code.raw(&[0x75, 0]);
+            let over = self.code.here() - 1;
+            self.stop_comparing();
+            self.code.patch_rel8_here(over);
+        }
     }
 
     /// What must be added to the counter at this point to have the
@@ -1061,29 +1452,31 @@ impl Builder<'_> {
 
     fn subtract(&mut self, instructions: u32, adjust: i32, pc: u64, flags_alive: bool) {
         if flags_alive {
-            self.spill(reg::RAX);
-            // lahf; seto al
-            self.code.raw(&[0x9f, 0x0f, 0x90, 0xc0]);
+            self.save_flags();
         }
         self.code
             .sub_memory(Emitter::field(offset::REMAINING), instructions);
-        let leave = |builder: &mut Self, condition: u8, kind: ExitKind| {
+        let leave = |builder: &mut Self, condition: u8, kind: StubKind| {
             let from = builder.code.jump_if(condition, builder.cache.common_exit);
             builder.stubs.push(Stub {
                 from,
-                kind: StubKind::Exit(kind),
+                kind,
                 pc,
                 done: 0,
                 adjust,
                 restore_flags: flags_alive,
+                borrowed: builder.borrowed.clone(),
             });
         };
-        leave(self, condition::SIGN, ExitKind::Quantum);
-        if self.records {
-            let limit = (layout::RING_SIZE - RING_MARGIN) as u32;
-            self.code
-                .compare_memory(Emitter::field(offset::RING_POSITION), limit);
-            leave(self, condition::ABOVE, ExitKind::RingFull);
+        leave(self, condition::SIGN, StubKind::Exit(ExitKind::Quantum));
+        let position = Emitter::field(offset::RING_POSITION);
+        if self.only_unknown {
+            self.code.compare_memory(position, known::SOON);
+            let back = self.code.here() + JCC_LENGTH;
+            leave(self, condition::ABOVE, StubKind::Ring { back });
+        } else if self.records {
+            self.code.compare_memory(position, RING_LIMIT);
+            leave(self, condition::ABOVE, StubKind::Exit(ExitKind::RingFull));
         }
         if flags_alive {
             self.restore_flags();
@@ -1113,6 +1506,12 @@ impl Builder<'_> {
         self.unspill(reg::RDX);
     }
 
+    fn save_flags(&mut self) {
+        self.spill(reg::RAX);
+        // lahf; seto al
+        self.code.raw(&[0x9f, 0x0f, 0x90, 0xc0]);
+    }
+
     fn restore_flags(&mut self) {
         // add al, 0x7f (overflows if the overflow flag was set); sahf
         self.code.raw(&[0x04, 0x7f, 0x9e]);
@@ -1136,6 +1535,9 @@ impl Builder<'_> {
     /// Leaves for the vm.
     fn exit_now(&mut self, kind: ExitKind, pc: u64) {
         let adjust = self.correction();
+        for register in self.borrowed.clone() {
+            self.unspill(register);
+        }
         self.leave(kind, pc, 0, adjust);
     }
 
@@ -1241,18 +1643,39 @@ impl Builder<'_> {
                 done,
                 adjust,
                 restore_flags,
+                borrowed,
             } = std::mem::replace(&mut self.stubs[next], Stub::DONE);
             next += 1;
             let here = self.code.here();
             self.code.patch_rel32(from, here);
+            if let StubKind::Ring { back } = kind {
+                let stale = Emitter::field(offset::KNOWN_STALE);
+                self.code.compare_memory(stale, 0);
+                let leave = self.code.jump_if(condition::NOT_EQUAL, back);
+                let position = Emitter::field(offset::RING_POSITION);
+                self.code.compare_memory(position, RING_LIMIT);
+                self.code.jump_if(condition::NOT_ABOVE, back);
+                let here = self.code.here();
+                self.code.patch_rel32(leave, here);
+            }
             match kind {
-                StubKind::Exit(kind) => {
+                StubKind::Exit(_) | StubKind::Ring { .. } => {
                     if restore_flags {
                         self.restore_flags();
                     }
+                    for register in borrowed {
+                        self.unspill(register);
+                    }
+                    let kind = match kind {
+                        StubKind::Exit(kind) => kind,
+                        _ => ExitKind::RingFull,
+                    };
                     self.leave(kind, pc, 0, adjust);
                 }
                 StubKind::SideExit(target) => {
+                    for register in borrowed {
+                        self.unspill(register);
+                    }
                     if self.variant == LINKED {
                         self.subtract(u32::from(done), 0, target, restore_flags);
                     }
@@ -1286,6 +1709,7 @@ impl Builder<'_> {
         if guest.is_empty() {
             guest.push(self.pc..self.pc + 1);
         }
+        guest.append(&mut self.seen);
         Translation {
             pc: self.pc,
             guest,

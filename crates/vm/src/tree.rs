@@ -11,11 +11,24 @@
 //! it says so here and all others stop.
 
 use crate::{Error, layout};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Processes a replay can have at one time.
 const SLOTS: usize = 4096;
+
+/// Slots for futexes in shared memory. Two that fall into one slot wake each
+/// other's waiters for nothing, no more.
+pub const FUTEXES: usize = 1024;
+
+#[repr(C)]
+struct FutexSlot {
+    /// Raised by every wake.
+    sequence: AtomicU32,
+    waiters: AtomicU32,
+}
 
 #[repr(C)]
 struct Shared {
@@ -29,6 +42,11 @@ struct Shared {
     turn: AtomicU64,
     /// Replay: the write each process waits for, plus one.
     wanted: [AtomicU64; SLOTS],
+    /// Recording: turns taken by processes that share memory, and how many
+    /// wait for one.
+    turns: AtomicU64,
+    waiting: AtomicU32,
+    futexes: [FutexSlot; FUTEXES],
 }
 
 /// What a replay does at a guest fork.
@@ -53,6 +71,11 @@ pub struct Tree {
     pub forked: bool,
     /// Other processes may write to the standard streams.
     pub ordered: bool,
+    /// A file whose lock is the turn: the kernel takes it back from a process
+    /// that is killed.
+    turn: OwnedFd,
+    /// The recording's folder, once its path may be out of reach.
+    opened: Option<OwnedFd>,
 }
 
 impl Tree {
@@ -77,6 +100,16 @@ impl Tree {
             }
             &*memory.cast::<Shared>()
         };
+        // SAFETY: a literal name.
+        let turn = unsafe { libc::memfd_create(c"turn".as_ptr(), libc::MFD_CLOEXEC) };
+        if turn < 0 {
+            return Err(Error::Machine(format!(
+                "cannot make a lock for the process tree: {}",
+                std::io::Error::last_os_error()
+            )));
+        }
+        // SAFETY: just made, owned by nobody else.
+        let turn = unsafe { OwnedFd::from_raw_fd(turn) };
         shared.next_process.store(1, Ordering::SeqCst);
         shared.living.store(1, Ordering::SeqCst);
         Ok(Tree {
@@ -86,7 +119,101 @@ impl Tree {
             children,
             forked: false,
             ordered: false,
+            turn,
+            opened: None,
         })
+    }
+
+    /// The guest becomes another user, who is to be able to write the
+    /// recording, wherever it lies. Returns the folder's new name.
+    pub fn hand_to(&mut self, user: u32) -> Option<PathBuf> {
+        let folder = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+            .open(&self.directory)
+            .ok()?;
+        let name = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
+        let files = self.directory.join("files");
+        // It may be there already; if it cannot be made, storing says so.
+        let _ = std::fs::DirBuilder::new().mode(0o700).create(&files);
+        for path in [&self.directory, &files, &self.folder()] {
+            // What cannot be given away shows when it is written.
+            let _ = std::os::unix::fs::chown(path, Some(user), None);
+            for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+                if entry.file_type().is_ok_and(|kind| kind.is_file()) {
+                    let _ = std::os::unix::fs::chown(entry.path(), Some(user), None);
+                }
+            }
+        }
+        self.directory.clone_from(&name);
+        self.opened = Some(folder.into());
+        Some(name)
+    }
+
+    fn lock(&self, kind: libc::c_int) -> std::io::Result<()> {
+        loop {
+            // SAFETY: a zeroed flock is valid; the descriptor is ours.
+            let result = unsafe {
+                let mut lock: libc::flock = std::mem::zeroed();
+                lock.l_type = kind as libc::c_short;
+                libc::fcntl(self.turn.as_raw_fd(), libc::F_SETLKW, &lock)
+            };
+            if result == 0 {
+                return Ok(());
+            }
+            let error = std::io::Error::last_os_error();
+            if error.kind() != std::io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Waits for the turn among processes that share memory; returns its
+    /// number.
+    pub fn take_turn(&self) -> Result<u64, Error> {
+        self.shared.waiting.fetch_add(1, Ordering::SeqCst);
+        let taken = self.lock(libc::F_WRLCK);
+        self.shared.waiting.fetch_sub(1, Ordering::SeqCst);
+        taken.map_err(|error| {
+            Error::Machine(format!("cannot lock memory that processes share: {error}"))
+        })?;
+        Ok(self.shared.turns.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+
+    pub fn turn_is_wanted(&self) -> bool {
+        self.shared.waiting.load(Ordering::SeqCst) != 0
+    }
+
+    pub fn give_turn(&self) {
+        let turns = self.shared.turns.load(Ordering::SeqCst);
+        // Unlocking what is locked cannot fail.
+        let _ = self.lock(libc::F_UNLCK);
+        // Whoever waits gets it, not whoever is awake.
+        let mut rounds = 0;
+        while rounds < 70
+            && self.turn_is_wanted()
+            && self.shared.turns.load(Ordering::SeqCst) == turns
+        {
+            pause(rounds);
+            rounds += 1;
+        }
+    }
+
+    pub fn futex_sequence(&self, slot: u32) -> u32 {
+        let slot = &self.shared.futexes[slot as usize % FUTEXES];
+        slot.sequence.load(Ordering::SeqCst)
+    }
+
+    pub fn futex_waiters(&self, slot: u32, change: i32) {
+        let slot = &self.shared.futexes[slot as usize % FUTEXES];
+        slot.waiters.fetch_add(change as u32, Ordering::SeqCst);
+    }
+
+    /// Makes all waiters of a slot look again; returns how many there are.
+    pub fn futex_wake(&self, slot: u32) -> u32 {
+        let slot = &self.shared.futexes[slot as usize % FUTEXES];
+        slot.sequence.fetch_add(1, Ordering::SeqCst);
+        slot.waiters.load(Ordering::SeqCst)
     }
 
     pub fn folder(&self) -> PathBuf {

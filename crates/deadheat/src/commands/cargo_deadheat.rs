@@ -10,6 +10,7 @@
 use super::Failure;
 use super::record::{self, ScheduleArguments};
 use super::run::{find_and_play, record_run, temporary_directory};
+use crate::exploration::ExploreOptions;
 use crate::reporting::ReportOptions;
 use report::{Store, Stream};
 use std::ffi::{OsStr, OsString};
@@ -35,6 +36,8 @@ pub struct Arguments {
     #[command(flatten)]
     schedule: ScheduleArguments,
     #[command(flatten)]
+    explore: ExploreOptions,
+    #[command(flatten)]
     report: ReportOptions,
     /// What cargo shall do: test or run
     #[arg(value_name = "test|run", value_parser = ["test", "run"])]
@@ -59,6 +62,8 @@ pub struct RunnerArguments {
     store: Option<PathBuf>,
     #[command(flatten)]
     schedule: ScheduleArguments,
+    #[command(flatten)]
+    explore: ExploreOptions,
     #[arg(
         required = true,
         trailing_var_arg = true,
@@ -123,6 +128,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         words.extend(["--store".into(), store.into_os_string()]);
     }
     words.extend(arguments.schedule.words());
+    words.extend(arguments.explore.words());
     words.push("--".into());
     let words: Vec<String> = words
         .iter()
@@ -209,7 +215,7 @@ pub fn run_one(arguments: &RunnerArguments) -> Result<i32, Failure> {
         None => (temporary_directory()?, true),
     };
     let code = record_run(&directory, &program, arguments.schedule.choice(), false)?;
-    let found = find_and_play(&directory);
+    let found = find_and_play(&directory, &arguments.explore);
     if temporary {
         let _ = std::fs::remove_dir_all(&directory);
     }

@@ -1,18 +1,22 @@
-//! `deadheat classify`: finds the races of recordings and plays both orders of
-//! each.
+//! `deadheat classify`: finds the races of recordings and says what each can
+//! do.
 
 use super::Failure;
+use crate::exploration::{self, ExploreOptions};
 use crate::orders;
 use crate::phase;
 use crate::reporting::ReportOptions;
 use report::Stream;
 use std::path::PathBuf;
 
-/// Find the races of recordings and play both orders of each
+/// Find the races of recordings and say what each can do
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  deadheat classify .deadheat/7            what each race of recording 7 leaves behind
+  deadheat classify .deadheat/7            what each race of recording 7 can do
+  deadheat classify rec --k 50 --schedules 10
+                                           more occurrences, more schedules
+  deadheat classify rec --budget 60        as much as a minute allows
   deadheat classify rec --all-instances    every instance, not only twenty of each race")]
 pub struct Arguments {
     /// The recordings
@@ -21,6 +25,12 @@ pub struct Arguments {
     /// Try every instance that was listed, however long it takes
     #[arg(long)]
     all_instances: bool,
+    /// Schedules tried after each occurrence of a race
+    #[arg(long, default_value_t = exploration::SCHEDULES, value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    schedules: u32,
+    #[command(flatten)]
+    explore: ExploreOptions,
     #[command(flatten)]
     report: ReportOptions,
 }
@@ -38,6 +48,12 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
             detect::detect(recording, &detect::Options::default())
         })?;
         orders::play(&mut report, recording, limit)?;
+        exploration::classify(
+            &mut report,
+            recording,
+            &arguments.explore,
+            arguments.schedules,
+        )?;
         reports.push(report);
     }
     let report = detect::merge(reports).ok_or_else(|| Failure::usage("no recording given"))?;

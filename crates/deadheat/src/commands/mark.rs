@@ -9,10 +9,13 @@ use report::Store;
 /// Say what you decided about a race
 ///
 /// The mark is kept in the store by the race's fingerprint, so it holds in
-/// every later run. An accepted race is still shown and no longer fails a run.
+/// every later run. A race marked harmless, accepted or ignore is still shown
+/// and no longer fails a run, unless something is found that speaks against the
+/// mark: then it comes back with both.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
+  deadheat mark 3 harmless --reason \"either value of the hint will do\"
   deadheat mark 3 accepted --reason \"the total is advisory\"
   deadheat mark 3 bug --reason \"ticket 1234\"
   deadheat mark 3 none                     take the mark back")]
@@ -25,7 +28,7 @@ pub struct Arguments {
     state: State,
 
     /// Why; needed for everything but `none`.
-    #[arg(long, value_name = "TEXT", required_if_eq_any = [("state", "accepted"), ("state", "bug"), ("state", "fixed"), ("state", "question")])]
+    #[arg(long, value_name = "TEXT", required_if_eq_any = [("state", "harmless"), ("state", "harmful"), ("state", "ignore"), ("state", "accepted"), ("state", "bug"), ("state", "fixed"), ("state", "question")])]
     reason: Option<String>,
 
     /// Who says so [default: the user's name]
@@ -38,6 +41,12 @@ pub struct Arguments {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum State {
+    /// Whatever it does is right; it no longer fails a run
+    Harmless,
+    /// It does harm and is to be fixed
+    Harmful,
+    /// It no longer fails a run, whatever is found about it
+    Ignore,
     /// It may stay; it no longer fails a run
     Accepted,
     /// It is a bug to be fixed
@@ -52,6 +61,9 @@ enum State {
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let state = match arguments.state {
+        State::Harmless => "harmless",
+        State::Harmful => "harmful",
+        State::Ignore => "ignore",
         State::Accepted => "accepted",
         State::Bug => "bug",
         State::Fixed => "fixed",

@@ -35,9 +35,10 @@ pub struct ScheduleArguments {
     /// Seed of the schedule: the same seed gives the same execution
     #[arg(long, default_value_t = 0, value_name = "N")]
     seed: u64,
-    /// Scheduling policy: round-robin, random, pct or sequencer
-    #[arg(long, default_value_t = PolicyName::Random, value_name = "POLICY")]
-    schedule: PolicyName,
+    /// Scheduling policy: round-robin, random, pct or sequencer [default:
+    /// random]
+    #[arg(long, value_name = "POLICY")]
+    schedule: Option<PolicyName>,
     /// Instructions per turn, about
     #[arg(long, default_value_t = vm::DEFAULT_QUANTUM, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -47,24 +48,47 @@ pub struct ScheduleArguments {
 impl ScheduleArguments {
     pub fn choice(&self) -> ScheduleChoice {
         ScheduleChoice {
-            policy: self.schedule,
+            policy: self.schedule.unwrap_or(PolicyName::Random),
             seed: self.seed,
             quantum: self.quantum,
         }
     }
 
+    /// The `number`th of a row of schedules: every run has another seed, and
+    /// unless a policy was asked for every other run another policy, with
+    /// turns that are short enough to matter in small programs.
+    pub fn choice_of_row(&self, number: u64) -> ScheduleChoice {
+        const SHORT: u64 = 1_000;
+        let mut choice = self.choice();
+        choice.seed = choice.seed.wrapping_add(number);
+        if self.schedule.is_none() {
+            match number % 4 {
+                1 => {
+                    choice.policy = PolicyName::Pct;
+                    choice.quantum = choice.quantum.min(SHORT);
+                }
+                3 => {
+                    choice.policy = PolicyName::Sequencer;
+                    choice.quantum = choice.quantum.min(SHORT);
+                }
+                _ => {}
+            }
+        }
+        choice
+    }
+
     /// The same choice as words of a command line.
     pub fn words(&self) -> Vec<OsString> {
-        [
+        let mut words = vec![
             "--seed".to_string(),
             self.seed.to_string(),
-            "--schedule".to_string(),
-            self.schedule.to_string(),
             "--quantum".to_string(),
             self.quantum.to_string(),
-        ]
-        .map(OsString::from)
-        .to_vec()
+        ];
+        if let Some(schedule) = &self.schedule {
+            words.extend(["--schedule".to_string(), schedule.to_string()]);
+        }
+        words.into_iter().map(OsString::from).collect()
     }
 }
 

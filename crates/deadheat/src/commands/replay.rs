@@ -2,7 +2,7 @@
 //! and shows the thread there.
 
 use super::{Failure, end_like};
-use race::Moment;
+use ::race::Moment;
 use std::path::PathBuf;
 use symbols::ModuleMap;
 use vm::context::reg;
@@ -10,11 +10,16 @@ use vm::record::Recording;
 use vm::space::Backing;
 use vm::{Stop, Vm};
 
+mod race;
+
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  deadheat replay .deadheat/7              the same output and the same end again
-  deadheat replay .deadheat/7 --until 2:18234   stop there: stack, registers, source line")]
+  deadheat replay .deadheat/7                            the same output and end again
+  deadheat replay .deadheat/7 --until 2:18234            stop there: stack, registers, source line
+  deadheat replay .deadheat/7 --race 3 --order swapped   what the other order leads to
+  deadheat replay .deadheat/7 --race 3 --gdb             stand at the race in gdb, go back and on
+  (gdb) target remote | deadheat replay .deadheat/7 --race 3 --order swapped --gdb=-")]
 pub struct Arguments {
     /// The recording
     #[arg(value_name = "DIR")]
@@ -22,21 +27,42 @@ pub struct Arguments {
     /// Stop before this moment (THREAD:COUNT) and show the thread there
     #[arg(long, value_name = "THREAD:COUNT")]
     until: Option<Moment>,
+    /// Run this piece of evidence again (`deadheat classify` numbers them) and
+    /// say what it does; exit code 66 if it still does what was seen
+    #[arg(long, value_name = "N", conflicts_with_all = ["until", "process"])]
+    evidence: Option<u32>,
     /// Replay only this process of the recording (0 is the first)
     #[arg(long, value_name = "N")]
     process: Option<u32>,
+    #[command(flatten)]
+    race: race::RaceArguments,
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    let mut until = arguments.until;
+    if arguments.race.is_asked_for() {
+        if arguments.process.is_some_and(|process| process > 0) {
+            return Err(Failure::usage(
+                "--race and --gdb work on the first process of a recording only",
+            ));
+        }
+        match race::run(&arguments.recording, until, &arguments.race)? {
+            race::Next::Done(code) => return Ok(code),
+            race::Next::Show(moment) => until = Some(moment),
+        }
+    }
     let recording = Recording::open(&arguments.recording)?;
-    let mut vm = match (arguments.process, arguments.until) {
+    if let Some(number) = arguments.evidence {
+        return crate::exploration::show_evidence(&recording, number);
+    }
+    let mut vm = match (arguments.process, until) {
         (Some(process), _) => Vm::replay_process(&recording, process)?,
         (None, Some(_)) => Vm::replay(&recording)?,
         (None, None) => Vm::replay_tree(&recording)?,
     };
-    match vm.run(arguments.until)? {
+    match vm.run(until)? {
         Stop::Ended(status) => {
-            if let Some(until) = arguments.until {
+            if let Some(until) = until {
                 eprintln!("deadheat: the program ends before {until}");
             }
             Ok(end_like(status))
@@ -49,7 +75,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
             eprintln!(
                 "deadheat: the recording ends here, before the program did (the recording deadheat was killed)"
             );
-            Ok(race::exit_code::FAILURE)
+            Ok(::race::exit_code::FAILURE)
         }
     }
 }

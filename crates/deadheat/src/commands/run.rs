@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::record::{self, ScheduleArguments};
+use crate::exploration::{self, ExploreOptions};
 use crate::orders;
 use crate::phase;
 use crate::reporting::ReportOptions;
@@ -22,13 +23,16 @@ pub struct Arguments {
     /// Directory for the recording [default: in the store]
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Run this many times, with seeds that follow on one another, and merge
-    /// what is found; output of the first run only
+    /// Run this many times, with seeds that follow on one another, varying
+    /// policies and team sizes (OMP_NUM_THREADS, unless set), and merge what
+    /// is found; output of the first run only
     #[arg(long, default_value_t = 1, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
     #[command(flatten)]
     schedule: ScheduleArguments,
+    #[command(flatten)]
+    explore: ExploreOptions,
     #[command(flatten)]
     report: ReportOptions,
     /// The program and its arguments
@@ -66,6 +70,24 @@ pub fn record_run(
     Ok(code)
 }
 
+/// Teams of other sizes in later runs: where an array is cut into shares
+/// decides which accesses meet.
+fn with_threads(program: &Program, number: u64) -> Program {
+    const SIZES: [u64; 8] = [4, 3, 8, 2, 5, 16, 7, 36];
+    let mut program = program.clone();
+    for variable in ["OMP_NUM_THREADS", "RAYON_NUM_THREADS"] {
+        let begin = format!("{variable}=");
+        let set = |entry: &Vec<u8>| entry.starts_with(begin.as_bytes());
+        if number > 0 && !program.environment.iter().any(set) {
+            let size = SIZES[(number as usize - 1) % SIZES.len()];
+            program
+                .environment
+                .push(format!("{begin}{size}").into_bytes());
+        }
+    }
+    program
+}
+
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let program = record::program(&arguments.command)?;
     let reporting = arguments.report.prepare(Stream::Stderr)?;
@@ -88,8 +110,8 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
                 None => (temporary_directory()?, true),
             },
         };
-        let mut schedule = arguments.schedule.choice();
-        schedule.seed = schedule.seed.wrapping_add(number);
+        let schedule = arguments.schedule.choice_of_row(number);
+        let program = with_threads(&program, number);
         if number == 0 {
             record_run(&directory, &program, schedule, false)?;
         } else {
@@ -98,7 +120,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
                 record_run(&directory, &program, schedule, true)
             })?;
         }
-        let result = find_and_play(&directory);
+        let result = find_and_play(&directory, &arguments.explore);
         if temporary {
             // What cannot be removed is in the way of nobody.
             let _ = std::fs::remove_dir_all(&directory);
@@ -116,12 +138,13 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     Ok(reporting.finish(report)?)
 }
 
-/// The races of a recording, with both orders of each played.
-pub fn find_and_play(directory: &Path) -> Result<race::Report, Failure> {
+/// The races of a recording, with both orders of each played and followed.
+pub fn find_and_play(directory: &Path, explore: &ExploreOptions) -> Result<race::Report, Failure> {
     let mut report = phase::detecting(directory, || {
         detect::detect(directory, &detect::Options::default())
     })?;
     orders::play(&mut report, directory, orders::INSTANCES)?;
+    exploration::classify(&mut report, directory, explore, exploration::SCHEDULES)?;
     Ok(report)
 }
 

@@ -71,7 +71,10 @@ struct Watcher(std::rc::Rc<std::cell::RefCell<Vec<AccessEvent>>>);
 
 impl Observer for Watcher {
     fn interest(&self) -> Interest {
-        Interest { accesses: true }
+        Interest {
+            accesses: true,
+            ..Interest::default()
+        }
     }
     fn accesses(&mut self, batch: &[AccessEvent]) {
         self.0.borrow_mut().extend_from_slice(batch);
@@ -135,7 +138,11 @@ pub fn comparable(area: &[u8]) -> Vec<u8> {
             area[range].fill(0);
         }
     }
-    for (range, _) in [(8..24, "FIP, FDP"), (28..32, "MXCSR_MASK"), (416..576, "")] {
+    for (range, _) in [
+        (6..24, "FOP, FIP, FDP"),
+        (28..32, "MXCSR_MASK"),
+        (416..576, ""),
+    ] {
         area[range].fill(0);
     }
     // Reserved bytes of the x87 registers, and the gap before the opmasks.

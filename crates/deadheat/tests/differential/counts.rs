@@ -77,7 +77,7 @@ pub fn run(folder: &Path, seed: u64, codes: &[Code]) -> Result<usize, String> {
         } else {
             generator.straight_line(seed, codes, None)
         };
-        case.rounds = 2;
+        case.rounds = 5;
         let one = std::slice::from_ref(&case);
         let Ok(program) = Program::new(one, seed, layout, false) else {
             continue;
@@ -105,6 +105,16 @@ pub fn run(folder: &Path, seed: u64, codes: &[Code]) -> Result<usize, String> {
         Err(format!("counting, seed {seed}: {what}\n{case}"))
     };
     let report_path = folder.join("report");
+    // Slices long enough for linked blocks and traces, ending everywhere.
+    let long = [83, 101, 157, 211, 307, 409].iter().flat_map(|step| {
+        [false, true].map(|observe| Drive {
+            trace: true,
+            observe,
+            step: Some(*step),
+            eager: Some(150),
+            ..Drive::default()
+        })
+    });
     for drive in [
         Drive {
             trace: true,
@@ -128,7 +138,10 @@ pub fn run(folder: &Path, seed: u64, codes: &[Code]) -> Result<usize, String> {
             step: Some(5),
             ..Drive::default()
         },
-    ] {
+    ]
+    .into_iter()
+    .chain(long)
+    {
         let _ = std::fs::remove_file(&report_path);
         let outcome = run::run(drive.command(&path, &report_path), folder, LIMIT);
         let Some(report) = Report::read(&report_path) else {

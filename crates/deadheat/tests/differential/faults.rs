@@ -303,15 +303,12 @@ fn drives(random: &mut Random) -> Vec<Drive> {
     vec![plain, eager, observed, both, stepped]
 }
 
-/// How `native` says that there is nothing to compare with.
-pub const NO_NATIVE_FAULT: &str = "the native run did not fault";
-
 /// The state at the native fault, and the bytes of the case's memory.
 pub fn native(program: &Path) -> Result<Fault, String> {
     let mut tracee = Tracee::start(program)?;
     match tracee.go() {
         Stopped::Signal(signal) => Ok(tracee.fault(signal)),
-        other => Err(format!("{NO_NATIVE_FAULT}: {other:?}")),
+        other => Err(format!("the native run did not fault: {other:?}")),
     }
 }
 
@@ -340,9 +337,17 @@ fn differences(native: &Fault, vm: &Fault) -> Vec<String> {
 }
 
 /// Compares one case in every way of running it.
-pub fn check(folder: &Path, case: &Case, layout: Layout, drives: &[Drive]) -> Result<(), String> {
+///
+/// `seed` fills the memory of the case: whether it faults may depend on it.
+pub fn check(
+    folder: &Path,
+    case: &Case,
+    seed: u64,
+    layout: Layout,
+    drives: &[Drive],
+) -> Result<(), String> {
     let path = folder.join("fault");
-    let program = Program::new(std::slice::from_ref(case), 7, layout, false)?;
+    let program = Program::new(std::slice::from_ref(case), seed, layout, false)?;
     program
         .write(&path, false)
         .map_err(|error| error.to_string())?;
@@ -384,7 +389,7 @@ pub fn run(folder: &Path, seed: u64, codes: &[Code]) -> Result<usize, String> {
         // Filler may fault by itself or not encode; then another is drawn.
         let found = (0..20).find_map(|attempt| {
             let case = case(&layout, seed + attempt * 1_000_003, shape, codes);
-            let program = Program::new(std::slice::from_ref(&case), 7, layout, false).ok()?;
+            let program = Program::new(std::slice::from_ref(&case), seed, layout, false).ok()?;
             let path = folder.join("fault");
             program.write(&path, false).ok()?;
             let mut tracee = Tracee::start(&path).ok()?;
@@ -398,7 +403,7 @@ pub fn run(folder: &Path, seed: u64, codes: &[Code]) -> Result<usize, String> {
             continue;
         };
         count += 1;
-        if let Err(what) = check(folder, &case, layout, &drives(&mut random)) {
+        if let Err(what) = check(folder, &case, seed, layout, &drives(&mut random)) {
             failures.push(format!("{} ({place:?}): {what}", shape.name));
         }
     }

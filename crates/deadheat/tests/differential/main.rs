@@ -13,8 +13,9 @@
 //! differ: cpuid, time stamps, random numbers, the processor's number (rdpid,
 //! lsl), xgetbv, transactions, protection keys, monitor and wait instructions, loads of segment
 //! selectors;
-//! the x87 instruction and data pointers and which XSAVE components are in
-//! use. Codes this processor does not have are left out by trying them; cases
+//! the x87 opcode, instruction and data pointers, which natively are lost at a
+//! switch of threads (processors save them while an exception is pending only)
+//! and under the vm always read zero; and which XSAVE components are in use. Codes this processor does not have are left out by trying them; cases
 //! that fault natively are compared by their fault state instead.
 //!
 //!     cargo test --release -p deadheat --test differential

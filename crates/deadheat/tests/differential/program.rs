@@ -570,7 +570,13 @@ fn emit_dump(b: &mut Builder, layout: &Layout, dump: Label) {
     b.entries.push(load(Register::RBX, near + VECTORS));
     b.entries.push(bytes(&[0x31, 0xd2, 0x48, 0x0f, 0xae, 0x23])); // xor edx, edx; xsave64 [rbx]
     b.entries.push(bytes(&[0x31, 0xc0]));
-    // The x87 instruction and data pointers, which components are in use.
+    // The x87 opcode, instruction and data pointers, which components are in
+    // use.
+    b.entries.push(plain(Instruction::with2(
+        Code::Mov_rm16_r16,
+        at(near + VECTORS + 6),
+        Register::AX,
+    )));
     for offset in [8, 16, 512, 520] {
         b.entries
             .push(store(near + VECTORS + offset, Register::RAX));

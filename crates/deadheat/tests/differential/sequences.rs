@@ -111,7 +111,7 @@ pub fn run(arguments: &[String]) -> Result<(), String> {
             break Ok(());
         }
     };
-    println!("{cases} cases equal");
+    println!("corpus: {cases} cases equal, seeds from {first} to below {seed}");
     if result.is_ok() {
         let _ = std::fs::remove_dir_all(&folder);
     }
@@ -225,17 +225,14 @@ impl Search {
         let faulting = self.faulting(&cases, seed, layout)?;
         // One of the cases that fault, by its state at the fault.
         if let Some(at) = (0..cases.len()).find(|at| faulting[*at]) {
-            match faults::check(&self.folder, &cases[at], layout, &[Drive::default()]) {
-                Ok(()) => {}
-                // It faulted only after what the cases before it left behind.
-                Err(what) if what.starts_with(faults::NO_NATIVE_FAULT) => {}
-                Err(what) => {
-                    return Err(format!(
+            faults::check(&self.folder, &cases[at], seed, layout, &[Drive::default()]).map_err(
+                |what| {
+                    format!(
                         "seed {seed} case {} ({place:?}): the fault differs from native: {what}",
                         numbers[at]
-                    ));
-                }
-            }
+                    )
+                },
+            )?;
         }
         let keep = |at: &usize| !faulting[*at];
         let kept: Vec<usize> = (0..cases.len()).filter(keep).collect();

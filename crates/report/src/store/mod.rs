@@ -280,8 +280,24 @@ impl Store {
         let marks = self.marks()?;
         for race in &mut report.races {
             race.mark = marks.get(&race.fingerprint).cloned();
+            race.contradicted = match &race.mark {
+                // A run from before the mark is what the mark was about.
+                Some(mark) if report.started.as_ref().is_none_or(|at| *at > mark.date) => self
+                    .verdict_at(&race.fingerprint, &mark.date)?
+                    .and_then(|then| mark.contradicted_by(then, race.verdict)),
+                _ => None,
+            };
         }
         Ok(())
+    }
+
+    /// The verdict on a race that somebody could know at this date.
+    fn verdict_at(&self, fingerprint: &Fingerprint, date: &str) -> Result<Option<Verdict>, Error> {
+        let known = self.history(fingerprint)?;
+        let then = known
+            .iter()
+            .rfind(|sighting| sighting.started.as_str() <= date);
+        Ok(then.map(|sighting| sighting.verdict))
     }
 
     /// The marks that hold, by race.

@@ -67,7 +67,7 @@ impl Vm {
         let (robust, tid, clear) = (thread.robust_list, thread.tid, thread.clear_child_tid);
         self.release_robust_list(robust, tid);
         if clear != 0 && memory::put(clear, 0u32).is_ok() {
-            self.futex_wake(clear, 1, u32::MAX);
+            self.futex_wake_anywhere(clear, 1)?;
         }
         self.kernel.futexes.forget(current);
         self.tell_thread(ThreadEvent::Exited { thread: current });
@@ -85,6 +85,17 @@ impl Vm {
     }
 
     pub(super) fn sys_exit_group(&mut self, code: u64) -> Outcome {
+        // Mutexes that other processes use as well are given up.
+        let lists: Vec<(u64, i32)> = self
+            .threads
+            .values()
+            .map(|thread| (thread.robust_list, thread.tid))
+            .collect();
+        if self.space.shares_memory || self.space.shares_files {
+            for (list, tid) in lists {
+                self.release_robust_list(list, tid);
+            }
+        }
         self.ended = Some(ProcessStatus::Exited(code as i32 & 0xff));
         Err(Halt::NoReturn)
     }

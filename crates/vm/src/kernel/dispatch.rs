@@ -213,17 +213,16 @@ impl Vm {
             libc::SYS_getresuid | libc::SYS_getresgid => self.sys_getres(call),
             libc::SYS_getgroups => self.sys_getgroups(call),
             libc::SYS_capget => self.sys_capget(call),
-            libc::SYS_setuid
-            | libc::SYS_setgid
-            | libc::SYS_setreuid
+            libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_setfsuid => {
+                self.sys_set_user(call)
+            }
+            libc::SYS_setgid
             | libc::SYS_setregid
-            | libc::SYS_setresuid
             | libc::SYS_setresgid
-            | libc::SYS_setfsuid
             | libc::SYS_setfsgid
             | libc::SYS_setgroups
-            | libc::SYS_capset
-            | libc::SYS_getpriority
+            | libc::SYS_capset => self.sys_set_identity(call),
+            libc::SYS_getpriority
             | libc::SYS_setpriority
             | libc::SYS_ioprio_get
             | libc::SYS_ioprio_set => self.host_call(number, call.arguments),
@@ -249,6 +248,30 @@ impl Vm {
             libc::SYS_getcpu => self.sys_getcpu(a, b),
             libc::SYS_membarrier => self.sys_membarrier(a),
 
+            libc::SYS_shmget | libc::SYS_semget | libc::SYS_msgget => {
+                self.host_call(number, call.arguments)
+            }
+            libc::SYS_shmat => self.sys_shmat(call),
+            libc::SYS_shmdt => self.sys_shmdt(a),
+            libc::SYS_shmctl => self.sys_shmctl(call),
+            libc::SYS_semop | libc::SYS_semtimedop => self.sys_semop(call),
+            libc::SYS_semctl => self.sys_semctl(call),
+            libc::SYS_msgsnd => self.sys_msgsnd(call),
+            libc::SYS_msgrcv => self.sys_msgrcv(call),
+            libc::SYS_msgctl => self.sys_msgctl(call),
+            libc::SYS_mq_open => self.sys_mq_open(call),
+            libc::SYS_mq_unlink => self.host_call(number, call.arguments),
+            libc::SYS_mq_timedsend | libc::SYS_mq_timedreceive => self.sys_mq_transfer(call),
+            libc::SYS_mq_getsetattr => self.sys_mq_getsetattr(call),
+            libc::SYS_pidfd_open => self.open_host_object(
+                number,
+                call.arguments,
+                super::fd::Kind::Other,
+                b as i32 & libc::O_NONBLOCK,
+                true,
+            ),
+            libc::SYS_pidfd_send_signal => self.sys_pidfd_send_signal(call),
+
             // Refused in a way that makes programs and libraries do without.
             libc::SYS_rseq
             | libc::SYS_clone3
@@ -263,8 +286,6 @@ impl Vm {
             | libc::SYS_move_pages
             | libc::SYS_migrate_pages
             | libc::SYS_kcmp
-            | libc::SYS_pidfd_open
-            | libc::SYS_pidfd_send_signal
             | libc::SYS_pidfd_getfd
             | libc::SYS_modify_ldt
             | libc::SYS_set_mempolicy_home_node

@@ -62,6 +62,15 @@ impl Epoll {
         })
     }
 
+    /// Members outside the vm that can still fire.
+    pub fn outer_members(&self) -> Vec<(DescriptionId, i16)> {
+        self.members
+            .iter()
+            .filter(|(_, member)| member.outside && !member.spent)
+            .map(|((_, id), member)| (*id, member.events as i16))
+            .collect()
+    }
+
     /// Members inside the vm that can still fire.
     pub fn inner_members(&self) -> Vec<(DescriptionId, i16)> {
         self.members
@@ -305,6 +314,56 @@ impl Vm {
         }
     }
 
+    /// A forked process has sets of its own on the host: what it closes must
+    /// not leave its parent's.
+    pub(super) fn own_host_sets(&mut self) {
+        let sets: Vec<DescriptionId> = self
+            .kernel
+            .fds
+            .all()
+            .filter(|(_, description)| matches!(description.object, Object::Epoll(_)))
+            .map(|(id, _)| id)
+            .collect();
+        for set in sets {
+            // SAFETY: no preconditions; a new descriptor owned by nobody else.
+            let own = unsafe {
+                let number = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+                if number < 0 {
+                    continue;
+                }
+                OwnedFd::from_raw_fd(number)
+            };
+            let Ok(epoll) = self.epoll(set) else {
+                continue;
+            };
+            let members: Vec<_> = epoll
+                .members
+                .iter()
+                .filter(|(_, member)| member.outside)
+                .map(|(key, member)| {
+                    let events = if member.spent {
+                        member.events & MODES
+                    } else {
+                        member.events
+                    };
+                    let extra = member.extra.as_ref().map(|fd| fd.as_raw_fd());
+                    (key.1, extra, events, member.serial)
+                })
+                .collect();
+            for (id, extra, events, serial) in members {
+                let number = match self.kernel.fds.peek(id).map(|other| &other.object) {
+                    Some(Object::Host(file)) => file.number(),
+                    _ => continue,
+                };
+                let number = extra.unwrap_or(number);
+                control(own.as_raw_fd(), libc::EPOLL_CTL_ADD, number, events, serial);
+            }
+            if let Ok(epoll) = self.epoll(set) {
+                epoll.host = Some(own);
+            }
+        }
+    }
+
     /// Members that were inside the vm and are now host descriptors move to
     /// the host's set.
     pub(super) fn externalise_watched(&mut self) -> Result<(), Halt> {
@@ -491,12 +550,49 @@ impl Vm {
         Ok(reports.len() as i64)
     }
 
+    /// In a copy: which members outside are ready is worked out from what has
+    /// arrived. One with EPOLLET is told again when more has.
+    fn collect_in_copy(
+        &mut self,
+        set: DescriptionId,
+        room: usize,
+        reports: &mut Vec<(u32, u64)>,
+    ) -> Result<(), Halt> {
+        let members: Vec<_> = self
+            .epoll(set)?
+            .members
+            .iter()
+            .filter(|(_, member)| member.outside && !member.spent)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in members.into_iter().take(room) {
+            let ready = self.readiness_in_copy(key.1) as u16 as u32;
+            let arrivals = [self.arrivals_in_copy(key.1), 0];
+            let Some(member) = self.epoll(set)?.members.get_mut(&key) else {
+                continue;
+            };
+            let always = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+            let ready = ready & (member.events | always);
+            let edge = member.events & libc::EPOLLET as u32 != 0;
+            if ready == 0 || (edge && member.seen == Some(arrivals)) {
+                continue;
+            }
+            member.seen = Some(arrivals);
+            member.spent = member.events & libc::EPOLLONESHOT as u32 != 0;
+            reports.push((ready, member.data));
+        }
+        Ok(())
+    }
+
     fn collect_outside(
         &mut self,
         set: DescriptionId,
         room: usize,
         reports: &mut Vec<(u32, u64)>,
     ) -> Result<(), Halt> {
+        if self.io.is_copy() {
+            return self.collect_in_copy(set, room, reports);
+        }
         let number = self.epoll(set)?.host_number();
         let (_, answer) = self.io.external_bytes(libc::SYS_epoll_wait as u32, || {
             let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; room.min(4096)];

@@ -149,6 +149,9 @@ pub struct HostFile {
     pub timeouts: [Option<u64>; 2],
     /// A connection is being made.
     pub connecting: bool,
+    /// Which stream it is, by how it came to be, the same in every copy of the
+    /// world; 0 if its path says so.
+    pub stream: u64,
 }
 
 impl HostFile {
@@ -162,6 +165,7 @@ impl HostFile {
             positioned: false,
             timeouts: [None; 2],
             connecting: false,
+            stream: 0,
         }
     }
 
@@ -555,6 +559,7 @@ impl Vm {
             facts = facts.get(13 + length..).unwrap_or_default();
             let mut file = HostFile::new(opened.next(), Kind::from_code(kind));
             file.standard_stream = (0..3).contains(&number).then_some(number);
+            file.stream = crate::copy::stream_key(&[b"inherited", &number.to_le_bytes()]);
             file.path = super::path::real_path(path);
             let id = self.kernel.fds.describe(Object::Host(file), flags);
             self.kernel.fds.install(number, id, false);

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 /// Result of an attempt that would have to wait: the kernel's own internal
 /// "restart" number, which no call returns to a program.
-pub(super) const WOULD_BLOCK: i64 = -512;
+pub(crate) const WOULD_BLOCK: i64 = -512;
 
 const EAGAIN: i64 = -(libc::EAGAIN as i64);
 const EOPNOTSUPP: i64 = -(libc::EOPNOTSUPP as i64);
@@ -60,6 +60,9 @@ pub(super) fn vectors(address: u64, count: u64) -> Result<Vec<Range>, Halt> {
             return Err(Halt::Errno(libc::EINVAL));
         }
         let length = length.min(MOST - total);
+        if length > 0 && (memory::is_vm(base) || memory::is_vm(base.saturating_add(length - 1))) {
+            return Err(Halt::Errno(libc::EFAULT));
+        }
         total += length;
         ranges.push((base, length));
     }
@@ -239,6 +242,9 @@ impl Vm {
         arguments: [u64; 6],
         written: impl FnOnce(i64) -> Vec<Written>,
     ) -> Outcome {
+        if self.io.is_copy() {
+            return self.answer_in_copy(number, arguments, written);
+        }
         Ok(self.io.external(number as u32, || {
             // SAFETY: the arguments are guest ranges or plain values, vetted
             // by the handler that builds them.
@@ -426,6 +432,9 @@ impl Vm {
         position: Option<u64>,
         flags: u64,
     ) -> Outcome {
+        if self.io.is_copy() {
+            return self.read_in_copy(call, fd, host, ranges, position, flags);
+        }
         let mut transfer = Transfer {
             fd: host.number,
             write: false,
@@ -434,7 +443,9 @@ impl Vm {
             flags,
         };
         if host.positioned || position.is_some() {
-            transfer.position = Some(position.unwrap_or(host.offset));
+            let at = position.unwrap_or(host.offset);
+            transfer.position = Some(at);
+            self.io.ask_at(at);
             let result = self.io.external(libc::SYS_read as u32, || {
                 let result = transfer.perform();
                 (result, filled(ranges, result.max(0) as u64))
@@ -516,6 +527,9 @@ impl Vm {
         position: Option<u64>,
         flags: u64,
     ) -> Outcome {
+        if self.io.is_copy() {
+            return self.write_in_copy(fd, host, ranges, position);
+        }
         let mut transfer = Transfer {
             fd: host.number,
             write: true,
@@ -642,7 +656,13 @@ impl Vm {
             // The end, holes and data: the file knows.
             _ => {
                 let arguments = [host.number as u64, offset, whence, 0, 0, 0];
-                self.host_call(libc::SYS_lseek, arguments)?
+                let recorded = self.host_call(libc::SYS_lseek, arguments)?;
+                match self.length_in_copy(fd)? {
+                    Some(length) if whence as i32 == libc::SEEK_END => {
+                        (length as i64).saturating_add(offset as i64)
+                    }
+                    _ => recorded,
+                }
             }
         };
         if target < 0 {

@@ -42,6 +42,25 @@ impl Vm {
         if address % 4 != 0 {
             return Err(Halt::Errno(libc::EINVAL));
         }
+        let private = operation as i32 & libc::FUTEX_PRIVATE_FLAG != 0;
+        if !private && let Some(slot) = self.shared_futex(address) {
+            match command {
+                libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET => {
+                    return self.shared_futex_wait(call, slot);
+                }
+                libc::FUTEX_WAKE | libc::FUTEX_WAKE_BITSET => {
+                    return self.shared_futex_wake(slot, value as u32);
+                }
+                // Whoever would be moved is woken, and waits there by itself.
+                libc::FUTEX_CMP_REQUEUE if memory::get::<u32>(address)? != value3 as u32 => {
+                    return Err(Halt::Errno(libc::EAGAIN));
+                }
+                libc::FUTEX_REQUEUE | libc::FUTEX_CMP_REQUEUE => {
+                    return self.shared_futex_wake(slot, value as u32);
+                }
+                _ => {}
+            }
+        }
         match command {
             libc::FUTEX_WAIT => self.futex_wait(call, MATCH_ANY, false),
             libc::FUTEX_WAIT_BITSET => self.futex_wait(call, value3 as u32, true),
@@ -130,6 +149,15 @@ impl Vm {
         woken.len() as i64
     }
 
+    /// Wakes waiters of this process and, in shared memory, of others.
+    pub(super) fn futex_wake_anywhere(&mut self, address: u64, count: u32) -> Outcome {
+        let here = self.futex_wake(address, count, MATCH_ANY);
+        match self.shared_futex(address) {
+            Some(slot) => Ok(here + self.shared_futex_wake(slot, count)?),
+            None => Ok(here),
+        }
+    }
+
     fn wake(&mut self, thread: u32, address: u64) {
         if let Some(waiting) = self.threads.get_mut(&thread) {
             waiting.state = State::Runnable;
@@ -186,9 +214,9 @@ impl Vm {
             5 => old >= against,
             _ => return Err(Halt::Errno(libc::ENOSYS)),
         };
-        let mut woken = self.futex_wake(address, count as u32, MATCH_ANY);
+        let mut woken = self.futex_wake_anywhere(address, count as u32)?;
         if also {
-            woken += self.futex_wake(address2, count2 as u32, MATCH_ANY);
+            woken += self.futex_wake_anywhere(address2, count2 as u32)?;
         }
         Ok(woken)
     }
@@ -298,7 +326,7 @@ impl Vm {
         }
         memory::put(address, (word & WAITERS) | OWNER_DIED)?;
         if word & WAITERS != 0 {
-            self.futex_wake(address, 1, MATCH_ANY);
+            self.futex_wake_anywhere(address, 1)?;
         }
         Ok(())
     }

@@ -84,6 +84,16 @@ impl Vm {
                 }
                 return Ok(0);
             }
+            // Signal-driven input is noted; nothing here sends SIGIO.
+            libc::FIOASYNC => {
+                let on = memory::get::<i32>(argument)? != 0;
+                let description = self.kernel.fds.get(fd)?;
+                description.flags &= !libc::O_ASYNC;
+                if on {
+                    description.flags |= libc::O_ASYNC;
+                }
+                return Ok(0);
+            }
             libc::FIOCLEX | libc::FIONCLEX => {
                 let value = u64::from(request) == libc::FIOCLEX;
                 self.kernel.fds.set_close_on_exec(fd, value)?;

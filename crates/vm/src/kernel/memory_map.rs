@@ -8,13 +8,55 @@ use crate::space::{Backing, Placement, Request};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
-use std::path::Path;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Copies of files that are mapped shared, by identity.
 #[derive(Default)]
 pub struct SharedFiles {
     copies: BTreeMap<Identity, File>,
+    /// The path under which each is mapped.
+    paths: BTreeMap<Identity, PathBuf>,
+}
+
+impl SharedFiles {
+    /// Copies them all for a process that goes on by itself; returns the new
+    /// ones by path.
+    pub fn separate(&mut self) -> std::io::Result<Vec<(PathBuf, File)>> {
+        let mut separate = Vec::new();
+        for (identity, copy) in &mut self.copies {
+            let own = memory_file()?;
+            let mut position = 0;
+            let mut buffer = vec![0; 1 << 16];
+            loop {
+                let count = copy.read_at(&mut buffer, position)?;
+                if count == 0 {
+                    break;
+                }
+                own.write_all_at(&buffer[..count], position)?;
+                position += count as u64;
+            }
+            own.set_len(copy.metadata()?.len())?;
+            if let Some(path) = self.paths.get(identity) {
+                separate.push((path.clone(), own.try_clone()?));
+            }
+            *copy = own;
+        }
+        Ok(separate)
+    }
+}
+
+/// An empty file in memory.
+fn memory_file() -> std::io::Result<File> {
+    // SAFETY: a literal name; a new descriptor owned by nobody else.
+    unsafe {
+        let number = libc::memfd_create(c"replayed".as_ptr(), libc::MFD_CLOEXEC);
+        if number < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(File::from_raw_fd(number))
+    }
 }
 
 fn failed(error: std::io::Error) -> Halt {
@@ -35,7 +77,7 @@ impl Vm {
     /// The copy to map shared in place of `original`, made if need be. None
     /// for a file that the guest only reads: nothing can tell a private
     /// mapping from a shared one then.
-    fn stand_in(&mut self, fd: i32, original: &File) -> Result<Option<File>, Halt> {
+    fn stand_in(&mut self, fd: i32, path: &Path, original: &File) -> Result<Option<File>, Halt> {
         let description = self.kernel.fds.get(fd)?;
         let writable = description.flags & libc::O_ACCMODE != libc::O_RDONLY;
         let Object::Host(HostFile {
@@ -52,17 +94,13 @@ impl Vm {
         if !writable {
             return Ok(None);
         }
-        // SAFETY: no preconditions; a new descriptor owned by nobody else.
-        let number = unsafe { libc::memfd_create(c"replayed".as_ptr(), libc::MFD_CLOEXEC) };
-        if number < 0 {
-            return Err(failed(std::io::Error::last_os_error()));
-        }
-        // SAFETY: as above.
-        let mut copy = unsafe { File::from_raw_fd(number) };
+        let mut copy = memory_file().map_err(failed)?;
         let mut source = original.try_clone().map_err(failed)?;
         std::io::copy(&mut source, &mut copy).map_err(failed)?;
         let second = copy.try_clone().map_err(failed)?;
         self.kernel.shared_files.copies.insert(identity, copy);
+        let path = path.to_path_buf();
+        self.kernel.shared_files.paths.insert(identity, path);
         Ok(Some(second))
     }
 
@@ -96,17 +134,22 @@ impl Vm {
             backing: Backing::Anonymous,
             file: None,
         };
+        let mut exchanged = shared;
         let mut opened = None;
         let zeros = flags & libc::MAP_ANONYMOUS == 0
             && matches!(self.kernel.fds.peek_fd(fd as i32).map(|file| &file.object),
                 Some(Object::Host(HostFile { path: Some(path), .. })) if path == Path::new("/dev/zero"));
         if flags & libc::MAP_ANONYMOUS == 0 && !zeros {
             let writable = shared && protection & libc::PROT_WRITE != 0;
+            exchanged = shared && self.may_be_written(fd as i32);
+            if exchanged {
+                self.take_turn_now()?;
+            }
             let (path, mut file) = self.file_to_map(fd as i32, writable)?;
             // A replay must not write to the world, nor see its changes: it
             // maps a copy, the same one at every mapping of the file.
             if shared && !self.io.is_live() {
-                match self.stand_in(fd as i32, &file)? {
+                match self.stand_in(fd as i32, &path, &file)? {
                     Some(copy) => file = copy,
                     None => request.shared = false,
                 }
@@ -118,7 +161,14 @@ impl Vm {
             };
             opened = Some(file);
         }
-        let mapped = self.space.map(placement, request);
+        let committed = flags & libc::MAP_NORESERVE == 0
+            && protection & libc::PROT_WRITE != 0
+            && (!shared || request.file.is_none());
+        let mapped = if self.has_room(length, committed) {
+            self.space.map(placement, request)
+        } else {
+            Err(crate::space::ENOMEM)
+        };
         if let Some(file) = opened
             && self.io.is_live()
         {
@@ -130,11 +180,62 @@ impl Vm {
                 if shared {
                     self.space.mark_shared(start);
                 }
+                if exchanged {
+                    self.space.mark_exchanged(start);
+                    self.refresh_mapping(fd as i32, flags, start, length, protection)?;
+                }
                 self.memory_changed(start, length);
                 Ok(start as i64)
             }
             Err(errno) => Ok(errno),
         }
+    }
+
+    /// Another process may write the file behind `fd` while it is mapped: it
+    /// is open for writing, or it exists to be shared.
+    fn may_be_written(&self, fd: i32) -> bool {
+        let Some(description) = self.kernel.fds.peek_fd(fd) else {
+            return false;
+        };
+        let Object::Host(file) = &description.object else {
+            return false;
+        };
+        description.flags & libc::O_ACCMODE == libc::O_RDWR
+            || file
+                .path
+                .as_ref()
+                .is_some_and(|path| path.starts_with("/dev/shm"))
+    }
+
+    /// A file mapped shared once more: what the first mapping did not show may
+    /// have changed since.
+    fn refresh_mapping(
+        &mut self,
+        fd: i32,
+        flags: i32,
+        start: u64,
+        length: u64,
+        protection: i32,
+    ) -> Result<(), Halt> {
+        /// Longer mappings are not written down again.
+        const MOST: u64 = 16 << 20;
+        if flags & libc::MAP_ANONYMOUS != 0 || length > MOST {
+            return Ok(());
+        }
+        let identity = match self.kernel.fds.peek_fd(fd).map(|one| &one.object) {
+            Some(Object::Host(file)) => file.identity,
+            _ => None,
+        };
+        let Some(identity) = identity else {
+            return Ok(());
+        };
+        if !self.kernel.shared_memory.seen_file(identity) || protection & libc::PROT_WRITE == 0 {
+            return Ok(());
+        }
+        self.io.external(crate::io::tag::MEMORY, || {
+            (0, vec![(start, length as usize)])
+        })?;
+        Ok(())
     }
 
     /// A mapping was made at `start`: stale code goes, observers are told.
@@ -209,6 +310,10 @@ impl Vm {
     }
 
     pub(super) fn sys_brk(&mut self, wanted: u64) -> Outcome {
+        let growth = wanted.saturating_sub(self.space.brk);
+        if growth > 0 && !self.has_room(growth, true) {
+            return Ok(self.space.brk as i64);
+        }
         Ok(self.space.set_brk(wanted) as i64)
     }
 

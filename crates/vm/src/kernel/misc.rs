@@ -20,6 +20,8 @@ pub struct Machine {
     personality: u64,
     no_new_privileges: bool,
     dumpable: Option<u64>,
+    /// Bytes of memory and swap that the machine has.
+    memory: u64,
     /// Unknown requests already complained about.
     pub reported_ioctls: BTreeSet<u32>,
 }
@@ -174,6 +176,7 @@ impl Vm {
                 bytes.extend_from_slice(&limit.rlim_cur.to_le_bytes());
                 bytes.extend_from_slice(&limit.rlim_max.to_le_bytes());
             }
+            bytes.extend_from_slice(&machine_memory().to_le_bytes());
             (0, bytes)
         })?;
         let words = bytes.chunks_exact(8).map(|bytes| {
@@ -185,7 +188,57 @@ impl Vm {
         for (limit, word) in limits.iter_mut().zip(words) {
             *limit = word;
         }
+        let memory = bytes.last_chunk::<8>();
+        self.kernel.machine.memory = memory.map_or(u64::MAX, |word| u64::from_le_bytes(*word));
         self.apply_descriptor_limit();
+        Ok(())
+    }
+
+    /// True if the guest may have `length` more bytes of address space; with
+    /// `committed` it wants memory behind them, of which the kernel refuses
+    /// more than there is.
+    pub(super) fn has_room(&self, length: u64, committed: bool) -> bool {
+        let limit = self.kernel.machine.limits[libc::RLIMIT_AS as usize][0];
+        let fits =
+            limit == libc::RLIM_INFINITY || self.space.size().saturating_add(length) <= limit;
+        fits && (!committed || length <= self.kernel.machine.memory)
+    }
+
+    /// Calls that change whom the process is. The kernel then hides /proc/self
+    /// from it, which the vm needs.
+    pub(super) fn sys_set_identity(&mut self, call: &Call) -> Outcome {
+        let result = self.host_call(call.number as i64, call.arguments)?;
+        if self.io.is_live() {
+            // SAFETY: no preconditions.
+            unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1) };
+        }
+        Ok(result)
+    }
+
+    /// The user changes: the recording has to stay writable.
+    pub(super) fn sys_set_user(&mut self, call: &Call) -> Outcome {
+        let wanted = match call.number as i64 {
+            libc::SYS_setreuid | libc::SYS_setresuid => call.arguments[1],
+            _ => call.arguments[0],
+        } as u32;
+        // SAFETY: no preconditions.
+        let privileged = unsafe { libc::geteuid() } == 0;
+        if self.io.is_live() && privileged && wanted != 0 && wanted != u32::MAX {
+            self.hand_recording_to(wanted)?;
+        }
+        self.sys_set_identity(call)
+    }
+
+    fn hand_recording_to(&mut self, user: u32) -> Result<(), Halt> {
+        let Some(tree) = &mut self.tree else {
+            return Ok(());
+        };
+        let Some(directory) = tree.hand_to(user) else {
+            return Ok(());
+        };
+        if let crate::io::Io::Record { files, .. } = &mut self.io {
+            files.relocate(directory);
+        }
         Ok(())
     }
 
@@ -502,5 +555,17 @@ impl Vm {
             // concerns hardware or a kernel the guest does not see.
             _ => Err(Halt::Errno(libc::EINVAL)),
         }
+    }
+}
+
+/// Memory and swap of this machine, in bytes.
+fn machine_memory() -> u64 {
+    // SAFETY: plain out-parameter.
+    unsafe {
+        let mut info: libc::sysinfo = std::mem::zeroed();
+        if libc::sysinfo(&mut info) != 0 {
+            return u64::MAX;
+        }
+        (info.totalram + info.totalswap).saturating_mul(u64::from(info.mem_unit))
     }
 }

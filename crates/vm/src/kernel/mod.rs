@@ -16,22 +16,26 @@ mod fcntl;
 mod fd;
 mod file;
 mod futex;
+mod in_copy;
 mod ioctl;
 mod memory_map;
 mod misc;
 pub mod names;
+mod opening;
 pub mod outside;
 mod path;
 mod pipe;
 mod poll;
 mod proc_files;
 pub mod process;
+mod shared_memory;
 pub mod signal;
 mod signal_frame;
 mod signalfd;
 mod socket;
 mod socketpair;
 mod splice;
+mod system_v;
 mod time;
 mod timer;
 mod timerfd;
@@ -45,6 +49,8 @@ use crate::thread::{State, Wait};
 use crate::{Error, context::reg};
 
 pub use fd::Descriptors;
+pub(crate) use file::WOULD_BLOCK;
+pub use opening::Opening;
 
 /// A system call being executed, first or again.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,7 +122,10 @@ pub struct Kernel {
     pub machine: misc::Machine,
     /// While replaying: stand-ins for files that are mapped shared.
     pub shared_files: memory_map::SharedFiles,
+    pub shared_memory: shared_memory::SharedMemory,
     pub timers: timer::Timers,
+    /// How many streams of each origin were made.
+    made: std::collections::HashMap<u64, u32>,
     /// System calls already complained about.
     reported: std::collections::BTreeSet<u64>,
 }
@@ -146,6 +155,16 @@ impl Vm {
         let (rip, flags) = (self.regs().rip, self.regs().rflags);
         self.regs().gpr[reg::RCX] = rip;
         self.regs().gpr[reg::R11] = flags;
+        if points_to_vm(&call) {
+            self.regs().gpr[reg::RAX] = -i64::from(libc::EFAULT) as u64;
+            return self.deliver_after(None);
+        }
+        // What is written to may be code; its guard is lifted.
+        if self.space.has_guarded() {
+            for address in call.arguments {
+                self.space_for_writing(address, crate::layout::PAGE);
+            }
+        }
         self.perform(call)
     }
 
@@ -166,7 +185,23 @@ impl Vm {
             // Another thread may have taken the signal meanwhile.
             call.interrupted = self.must_interrupt();
         }
-        let mut outcome = self.dispatch(&mut call);
+        let minds = self.io.minds_streams();
+        if minds {
+            let asking = self.asking(&call);
+            self.io.ask(asking);
+        }
+        let imagined = if self.io.is_copy() {
+            self.imagine(&call)
+        } else {
+            None
+        };
+        let mut outcome = match imagined {
+            Some(outcome) => outcome,
+            None => self.dispatch(&mut call),
+        };
+        if minds {
+            self.io.ask(Default::default());
+        }
         self.settle();
         if matches!(outcome, Err(Halt::Block(_))) && self.must_interrupt() {
             self.kernel.futexes.forget(self.current);
@@ -222,7 +257,7 @@ impl Vm {
         if let Some(delivered) = self.deliver_after(interrupted)? {
             return Ok(Some(delivered));
         }
-        Ok(end)
+        Ok(end.or_else(|| self.sequencer_after_call()))
     }
 
     fn tell_syscall(&mut self, call: &Call, result: i64) {
@@ -234,11 +269,89 @@ impl Vm {
                 result,
             };
             self.tell_observers(|observer, regs| observer.syscall(&event, regs));
+            self.take_more_hooks();
             for (address, length) in std::mem::take(&mut self.kernel_writes) {
                 self.tell_kernel_access(address, length as u64, true);
             }
         }
     }
+}
+
+/// A pointer that goes to the host as it is lies in the vm's own memory: to
+/// the guest there is nothing. (What the vm reads and writes itself is vetted
+/// in `memory`.)
+fn points_to_vm(call: &Call) -> bool {
+    // The arguments, by bit, that are such pointers.
+    let pointers: u8 = match call.number as i64 {
+        libc::SYS_getcwd
+        | libc::SYS_uname
+        | libc::SYS_sysinfo
+        | libc::SYS_getrandom
+        | libc::SYS_memfd_create
+        | libc::SYS_mq_unlink => 0b1,
+        libc::SYS_read
+        | libc::SYS_write
+        | libc::SYS_pread64
+        | libc::SYS_pwrite64
+        | libc::SYS_stat
+        | libc::SYS_lstat
+        | libc::SYS_fstat
+        | libc::SYS_statfs
+        | libc::SYS_fstatfs
+        | libc::SYS_readlink
+        | libc::SYS_getdents
+        | libc::SYS_getdents64
+        | libc::SYS_connect
+        | libc::SYS_bind
+        | libc::SYS_getrusage
+        | libc::SYS_getgroups
+        | libc::SYS_setgroups
+        | libc::SYS_utime
+        | libc::SYS_utimes
+        | libc::SYS_prctl
+        | libc::SYS_semop
+        | libc::SYS_msgsnd
+        | libc::SYS_msgrcv
+        | libc::SYS_listxattr
+        | libc::SYS_llistxattr
+        | libc::SYS_flistxattr => 0b10,
+        libc::SYS_capget | libc::SYS_capset => 0b11,
+        libc::SYS_newfstatat
+        | libc::SYS_readlinkat
+        | libc::SYS_ioctl
+        | libc::SYS_fcntl
+        | libc::SYS_utimensat
+        | libc::SYS_sched_getaffinity
+        | libc::SYS_sendfile
+        | libc::SYS_msgctl
+        | libc::SYS_shmctl
+        | libc::SYS_pidfd_send_signal => 0b100,
+        libc::SYS_getsockname
+        | libc::SYS_getpeername
+        | libc::SYS_accept
+        | libc::SYS_accept4
+        | libc::SYS_mq_getsetattr
+        | libc::SYS_getxattr
+        | libc::SYS_lgetxattr
+        | libc::SYS_fgetxattr
+        | libc::SYS_setxattr
+        | libc::SYS_lsetxattr
+        | libc::SYS_fsetxattr => 0b110,
+        libc::SYS_getresuid | libc::SYS_getresgid => 0b111,
+        libc::SYS_semctl | libc::SYS_setsockopt => 0b1000,
+        libc::SYS_copy_file_range | libc::SYS_splice => 0b1010,
+        libc::SYS_mq_timedsend | libc::SYS_mq_timedreceive => 0b1010,
+        libc::SYS_mq_open => 0b1001,
+        libc::SYS_statx => 0b1_0000,
+        libc::SYS_getsockopt => 0b1_1000,
+        libc::SYS_sendto => 0b1_0010,
+        libc::SYS_recvfrom => 0b11_0010,
+        _ => 0,
+    };
+    call.arguments
+        .iter()
+        .enumerate()
+        .any(|(bit, pointer)| pointers & (1 << bit) != 0 && crate::memory::is_vm(*pointer))
 }
 
 /// A call whose EPIPE comes with SIGPIPE.

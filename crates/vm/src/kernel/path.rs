@@ -5,9 +5,11 @@
 //! vm (`place`).
 
 use super::fd::{HostFile, Kind, Object, identity_from, identity_of};
+use super::file::WOULD_BLOCK;
 use super::proc_files::Shown;
-use super::{Call, Halt, Outcome};
+use super::{Call, Halt, Opening, Outcome};
 use crate::machine::Vm;
+use crate::thread::{HostInterest, Wait, WaitOn};
 use crate::{host, memory};
 use std::ffi::{CString, OsString};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -245,18 +247,18 @@ impl Vm {
 
     pub(super) fn sys_open(&mut self, call: &Call) -> Outcome {
         let [path, flags, mode, ..] = call.arguments;
-        self.open_path(libc::AT_FDCWD, path, flags as i32, mode)
+        self.open_path(call, libc::AT_FDCWD, path, flags as i32, mode)
     }
 
     pub(super) fn sys_creat(&mut self, call: &Call) -> Outcome {
         let [path, mode, ..] = call.arguments;
         let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
-        self.open_path(libc::AT_FDCWD, path, flags, mode)
+        self.open_path(call, libc::AT_FDCWD, path, flags, mode)
     }
 
     pub(super) fn sys_openat(&mut self, call: &Call) -> Outcome {
         let [directory, path, flags, mode, ..] = call.arguments;
-        self.open_path(directory as i32, path, flags as i32, mode)
+        self.open_path(call, directory as i32, path, flags as i32, mode)
     }
 
     /// openat2 with the plain `how`; a program that asks for more is told
@@ -270,10 +272,17 @@ impl Vm {
         if resolve != 0 {
             return Err(Halt::Errno(libc::ENOSYS));
         }
-        self.open_path(directory as i32, path, flags as i32, mode)
+        self.open_path(call, directory as i32, path, flags as i32, mode)
     }
 
-    fn open_path(&mut self, directory: i32, path: u64, flags: i32, mode: u64) -> Outcome {
+    fn open_path(
+        &mut self,
+        call: &Call,
+        directory: i32,
+        path: u64,
+        flags: i32,
+        mode: u64,
+    ) -> Outcome {
         let name = self.guest_path(path)?;
         self.kernel.fds.room_for(1)?;
         let cloexec = flags & libc::O_CLOEXEC != 0;
@@ -311,7 +320,21 @@ impl Vm {
         };
         let directory = self.host_directory(directory, &name)?;
         let mut opened = None;
+        // A signal that interrupted an earlier opening left it behind.
+        let current = self.current;
+        let waiting = self
+            .threads
+            .get_mut(&current)
+            .map(|thread| &mut thread.opening);
+        let mut none = None;
+        let opening = waiting.unwrap_or(&mut none);
+        if !call.again {
+            *opening = None;
+        }
         let (result, facts) = self.io.external_bytes(libc::SYS_openat as u32, || {
+            if opening.is_none() && Opening::may_wait(directory, &string, flags) {
+                *opening = Opening::start(directory, &string, flags, mode);
+            }
             let arguments = [
                 directory as u64,
                 string.as_ptr() as u64,
@@ -320,8 +343,14 @@ impl Vm {
                 0,
                 0,
             ];
-            // SAFETY: the string lives across the call.
-            let result = unsafe { host::syscall(libc::SYS_openat, arguments) };
+            let result = match opening {
+                Some(waiting) => match waiting.answer() {
+                    Some(result) => result,
+                    None => return (WOULD_BLOCK, Vec::new()),
+                },
+                // SAFETY: the string lives across the call.
+                None => unsafe { host::syscall(libc::SYS_openat, arguments) },
+            };
             if result < 0 {
                 return (result, Vec::new());
             }
@@ -333,6 +362,18 @@ impl Vm {
             facts.extend(path.unwrap_or_default().into_os_string().into_vec());
             (0, facts)
         })?;
+        if result == WOULD_BLOCK {
+            let line = opening.as_ref().map_or(-1, Opening::line);
+            return Err(Halt::Block(Wait {
+                on: WaitOn::Host(vec![HostInterest {
+                    fd: line,
+                    events: libc::POLLIN,
+                }]),
+                deadline: None,
+            }));
+        }
+        *opening = None;
+        let (result, facts) = self.opened_in_copy(&name, flags, result, facts);
         if result < 0 {
             return Ok(result);
         }
@@ -393,11 +434,18 @@ impl Vm {
 
     fn stat_descriptor(&mut self, fd: i32, buffer: u64) -> Outcome {
         if let Some(host) = self.host_use(fd)? {
-            return self.host_call_writing(
+            let result = self.host_call_writing(
                 libc::SYS_fstat,
                 [host.number as u64, buffer, 0, 0, 0, 0],
                 |_| vec![(buffer, size_of::<libc::stat>())],
-            );
+            )?;
+            if result == 0
+                && let Some(length) = self.length_in_copy(fd)?
+            {
+                let at = std::mem::offset_of!(libc::stat, st_size) as u64;
+                memory::put(buffer + at, length)?;
+            }
+            return Ok(result);
         }
         let stat = self.object_stat(fd)?;
         // SAFETY: the bytes of a C structure without padding that matters.
@@ -728,7 +776,10 @@ impl Vm {
         if result < 0 {
             return Ok(result);
         }
-        let object = Object::Host(HostFile::new(opened, kind));
+        let mut file = HostFile::new(opened, kind);
+        let thread = self.current.to_le_bytes();
+        file.stream = self.new_stream(&[b"made", &number.to_le_bytes(), &thread]);
+        let object = Object::Host(file);
         Ok(i64::from(self.kernel.fds.open(0, object, flags, cloexec)?))
     }
 }

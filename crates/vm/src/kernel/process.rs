@@ -78,6 +78,10 @@ const VFORK: u64 = libc::CLONE_VFORK as u64;
 impl Vm {
     pub(super) fn clone_process(&mut self, call: &Call) -> Outcome {
         let [flags, stack, parent_tid, child_tid, tls, _] = call.arguments;
+        if flags & libc::CLONE_PIDFD as u64 != 0 {
+            // As before Linux 5.2: programs do without.
+            return Err(Halt::Errno(libc::EINVAL));
+        }
         if flags & SHARES_MEMORY != 0 && flags & VFORK == 0 {
             // Two processes in one memory without the promise of an exec.
             return Err(Halt::Errno(libc::ENOSYS));
@@ -113,6 +117,10 @@ impl Vm {
         let mut lines = (None, None);
         let mut forked = 0;
         if self.io.is_live() {
+            if self.space.shares_memory || self.space.shares_files {
+                self.take_turn_now()?;
+                self.remember_shared_memory();
+            }
             if vfork {
                 lines = line().map_or((None, None), |(ours, theirs)| (Some(ours), Some(theirs)));
             }
@@ -159,12 +167,29 @@ impl Vm {
             Children::Path(path) => Ok(path.contains(&number)),
             Children::All => {
                 tree.expect_child();
+                // The child's shared memory becomes its own before the parent
+                // goes on.
+                let separate = self.space.mappings().any(|(_, mapping)| mapping.shared);
+                let line = if separate { line() } else { None };
                 match host_fork() {
                     0 => {
                         tree.forked = true;
+                        if separate {
+                            self.separate_shared_memory().map_err(|error| {
+                                Error::Machine(format!("cannot copy shared memory: {error}"))
+                            })?;
+                        }
                         Ok(true)
                     }
-                    pid if pid > 0 => Ok(false),
+                    pid if pid > 0 => {
+                        if let Some((ours, theirs)) = line {
+                            drop(theirs);
+                            let mut byte = [0];
+                            // The end of the line is the answer.
+                            let _ = std::io::Read::read(&mut std::fs::File::from(ours), &mut byte);
+                        }
+                        Ok(false)
+                    }
                     errno => Err(Error::Machine(format!(
                         "cannot fork to replay process {number}: {}",
                         std::io::Error::from_raw_os_error(-errno as i32)
@@ -208,6 +233,10 @@ impl Vm {
         process.vfork_parent = line;
         process.threads = 1;
         self.kernel.futexes = Default::default();
+        self.kernel.shared_memory.after_fork();
+        if self.io.is_live() {
+            self.own_host_sets();
+        }
         self.kernel.signals.after_fork();
         self.kernel.timers.after_fork();
         self.keep_only_current(1);
@@ -252,7 +281,7 @@ impl Vm {
                 *steps = Some(StepWriter::create(&folder.join("schedule"))?);
                 ProcessFacts { number, parent }.write(&folder)?;
             }
-            (Io::Replay { inputs, files }, Pace::Follow(steps)) => {
+            (Io::Replay { inputs, files, .. }, Pace::Follow(steps)) => {
                 *inputs = InputReader::open(&folder.join("inputs"))?;
                 *files = Files::open(&tree.directory, number)?;
                 *steps = StepReader::open(&folder.join("schedule"))?;
@@ -386,7 +415,10 @@ impl Vm {
     }
 
     pub(super) fn sys_waitid(&mut self, call: &mut Call) -> Outcome {
-        let [kind, id, info, options, usage, _] = call.arguments;
+        let [kind, mut id, info, options, usage, _] = call.arguments;
+        if kind as u32 == libc::P_PIDFD {
+            id = self.host_only(id as i32, libc::EBADF)?.number as u64;
+        }
         let mut bytes = [0u8; 128 + 144];
         let (result, facts) = self.io.external_bytes(libc::SYS_waitid as u32, || {
             let arguments = [

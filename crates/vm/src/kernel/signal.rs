@@ -845,8 +845,6 @@ impl Vm {
         if self.ended.is_none() {
             return Ok(None);
         }
-        // Status flags that nobody reads any more may be the translation's.
-        self.regs().rflags &= !0x8d5;
         self.fault = Some(GuestFault {
             moment,
             signal,

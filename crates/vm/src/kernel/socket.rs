@@ -348,7 +348,10 @@ impl Vm {
         if result < 0 {
             return Ok(result);
         }
-        let object = Object::Host(HostFile::new(opened, Kind::Socket));
+        let mut file = HostFile::new(opened, Kind::Socket);
+        let listener = self.stream_of(fd as i32);
+        file.stream = self.new_stream(&[b"accepted", &listener.to_le_bytes()]);
+        let object = Object::Host(file);
         let new = self.kernel.fds.open(
             0,
             object,
@@ -448,6 +451,9 @@ impl Vm {
             return self.send_pair(call, fd, &bytes, &passed, message.flags);
         }
         let host = self.socket(fd)?;
+        if self.io.is_copy() {
+            return self.write_in_copy(fd, host, &message.ranges, None);
+        }
         let control = self.host_control(&message.control)?;
         let whole = total(&message.ranges);
         let number = host.number;

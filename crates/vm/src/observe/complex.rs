@@ -78,7 +78,7 @@ impl Machine<'_> {
     }
 
     /// Address of the instruction's memory operand.
-    fn address(&self, instruction: &Instruction) -> u64 {
+    pub fn address(&self, instruction: &Instruction) -> u64 {
         if instruction.is_ip_rel_memory_operand() {
             return instruction.ip_rel_memory_address();
         }
@@ -111,8 +111,7 @@ struct Piece {
 pub(crate) fn accesses(machine: &Machine, code: &[u8], moment: Moment) -> Vec<AccessEvent> {
     let pc = machine.regs.rip;
     let instruction = Decoder::with_ip(64, code, pc, DecoderOptions::NONE).decode();
-    let repeated = instruction.has_rep_prefix() || instruction.has_repne_prefix();
-    let pieces = if repeated && instruction.is_string_instruction() {
+    let pieces = if crate::translate::is_repeated(&instruction) {
         string(machine, &instruction)
     } else {
         other(machine, &instruction)

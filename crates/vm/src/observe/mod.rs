@@ -8,6 +8,7 @@
 //! execution: counts, addresses and schedules are the same with and without.
 
 pub(crate) mod complex;
+pub mod known;
 
 use crate::context::Registers;
 use race::Moment;
@@ -20,6 +21,8 @@ pub struct Interest {
     /// Every access to memory by an instruction, stack bookkeeping (push, pop,
     /// call, return) excepted.
     pub accesses: bool,
+    /// Of those, leave out what the observer's shadow words know (`known`).
+    pub only_unknown: bool,
 }
 
 /// One access to memory.
@@ -82,6 +85,14 @@ pub enum AfterHook {
 pub trait Observer {
     fn interest(&self) -> Interest;
     fn accesses(&mut self, _batch: &[AccessEvent]) {}
+    /// What accesses of a thread are known by at present (`known`).
+    fn known_by(&self, _thread: u32) -> known::Compare {
+        known::Compare::Nothing
+    }
+    /// A write by the instruction at `pc` may begin a new epoch.
+    fn begins_epoch(&mut self, _pc: u64) -> bool {
+        false
+    }
     /// The kernel read or wrote guest memory on behalf of the current thread.
     fn kernel_access(&mut self, _moment: Moment, _address: u64, _size: u64, _write: bool) {}
     fn syscall(&mut self, _event: &SyscallEvent, _registers: &Registers) {}
@@ -95,6 +106,10 @@ pub trait Observer {
     /// A hooked address is about to be executed.
     fn hook(&mut self, _moment: Moment, _registers: &Registers) -> AfterHook {
         AfterHook::Nothing
+    }
+    /// Further addresses to hook, asked for after each hook and system call.
+    fn more_hooks(&mut self) -> Vec<u64> {
+        Vec::new()
     }
     /// The function hooked at `function` has returned.
     fn returned(&mut self, _moment: Moment, _function: u64, _registers: &Registers) {}

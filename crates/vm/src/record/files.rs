@@ -11,7 +11,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -69,6 +69,11 @@ impl Files {
         }
     }
 
+    /// The recording is reached by another name from now on.
+    pub fn relocate(&mut self, directory: PathBuf) {
+        self.directory = directory;
+    }
+
     fn table(&self) -> PathBuf {
         self.directory
             .join(self.process.to_string())
@@ -102,7 +107,11 @@ impl Files {
         file: &File,
         writable: bool,
     ) -> Result<FileIndex, RecordError> {
-        let (size, hash) = hash_file(path, file)?;
+        let (size, hash) = if writable {
+            hash_file(path, file)?
+        } else {
+            known_hash(path, file)?
+        };
         let name = path.as_os_str().as_bytes();
         let known = self
             .list
@@ -164,7 +173,7 @@ impl Files {
         if entry.stored {
             let path = self.stored_path(&entry.hash);
             let file = File::open(&path).map_err(|error| RecordError::read(&path, error))?;
-            if hash_file(&path, &file)?.1 != entry.hash {
+            if known_hash(&path, &file)?.1 != entry.hash {
                 return Err(RecordError::damaged(
                     &path,
                     "its contents are not what was recorded",
@@ -173,7 +182,7 @@ impl Files {
             return Ok((original, file));
         }
         let file = File::open(&original).map_err(|error| RecordError::read(&original, error))?;
-        if hash_file(&original, &file)?.1 != entry.hash {
+        if known_hash(&original, &file)?.1 != entry.hash {
             return Err(RecordError::FileChanged { path: original });
         }
         Ok((original, file))
@@ -217,6 +226,45 @@ impl Read for Contents<'_> {
         self.position += count as u64;
         Ok(count)
     }
+}
+
+/// What tells that a file has not changed since it was hashed: device, inode,
+/// size, and the times of the last change of contents and of inode.
+type Version = [i64; 7];
+
+thread_local! {
+    /// Hashes known in this process (and taken along by its forks).
+    static KNOWN: std::cell::RefCell<std::collections::HashMap<Version, String>> =
+        std::cell::RefCell::default();
+}
+
+/// The hash of a file that nobody is writing through a mapping; computed once
+/// per version of the file.
+fn known_hash(path: &Path, file: &File) -> Result<(u64, String), RecordError> {
+    let data = file
+        .metadata()
+        .map_err(|error| RecordError::read(path, error))?;
+    let version = [
+        data.dev() as i64,
+        data.ino() as i64,
+        data.size() as i64,
+        data.mtime(),
+        data.mtime_nsec(),
+        data.ctime(),
+        data.ctime_nsec(),
+    ];
+    if let Some(hash) = KNOWN.with_borrow(|known| known.get(&version).cloned()) {
+        return Ok((data.size(), hash));
+    }
+    let (size, hash) = hash_file(path, file)?;
+    // A file changed in this very tick of the clock may change again in it.
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs() as i64);
+    if now - data.ctime() > 2 {
+        KNOWN.with_borrow_mut(|known| known.insert(version, hash.clone()));
+    }
+    Ok((size, hash))
 }
 
 fn hash_file(path: &Path, file: &File) -> Result<(u64, String), RecordError> {

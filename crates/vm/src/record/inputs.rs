@@ -51,6 +51,11 @@ impl InputWriter {
     pub fn flush(&mut self) -> Result<(), RecordError> {
         self.stream.flush()
     }
+
+    /// The process is over.
+    pub fn finish(&mut self) -> Result<(), RecordError> {
+        self.stream.finish()
+    }
 }
 
 pub struct InputReader {
@@ -86,6 +91,11 @@ impl InputReader {
 
     pub fn at_end(&mut self) -> Result<bool, RecordError> {
         self.stream.at_end()
+    }
+
+    /// The process has ended: nothing follows.
+    pub fn expect_end(&mut self) -> Result<(), RecordError> {
+        self.stream.expect_end()
     }
 
     pub fn path(&self) -> &Path {

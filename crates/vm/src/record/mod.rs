@@ -29,8 +29,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Version of the recording format.
-pub const FORMAT: u16 = 1;
+/// Version of the recording format. 2: streams have an end, checks include
+/// the status flags, long repeated string instructions count by parts.
+pub const FORMAT: u16 = 2;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -226,6 +227,20 @@ impl Recording {
             directory,
             manifest: serde_json::from_slice(&text).map_err(damaged)?,
         })
+    }
+
+    /// Fails if a process's schedule is finished and its inputs are not: the
+    /// vm writes their end first, so they were cut short later.
+    pub fn check_ends(&self, number: u32) -> Result<(), RecordError> {
+        let folder = self.process(number);
+        let inputs = folder.join("inputs");
+        if stream::is_finished(&folder.join("schedule"))? && !stream::is_finished(&inputs)? {
+            return Err(RecordError::damaged(
+                &inputs,
+                "its end is missing although the recording was finished",
+            ));
+        }
+        Ok(())
     }
 
     /// Directory of one process of the recording.

@@ -24,6 +24,9 @@ pub enum Step {
         thread: u32,
         info: Vec<u8>,
     },
+    /// Other processes have written to shared memory; the bytes are the next
+    /// input.
+    Memory,
     End(Ending),
 }
 
@@ -55,6 +58,7 @@ impl fmt::Display for Step {
                 "thread {thread} runs {instructions} instructions (state {check:08x})"
             ),
             Step::Advance(nanoseconds) => write!(f, "time goes on by {nanoseconds} ns"),
+            Step::Memory => write!(f, "other processes have written to shared memory"),
             Step::Signal { thread: 0, .. } => write!(f, "a signal for the process arrives"),
             Step::Signal { thread, .. } => write!(f, "a signal for thread {thread} arrives"),
             Step::End(Ending { status, state }) => {
@@ -78,6 +82,7 @@ const ADVANCE: u8 = 1;
 const SIGNAL: u8 = 2;
 const EXITED: u8 = 3;
 const KILLED: u8 = 4;
+const MEMORY: u8 = 5;
 
 pub struct StepWriter(StreamWriter);
 
@@ -108,6 +113,7 @@ impl StepWriter {
                 put_number(buffer, u64::from(*thread));
                 put_bytes(buffer, info);
             }
+            Step::Memory => buffer.push(MEMORY),
             Step::End(ending) => {
                 let (tag, value) = match ending.status {
                     ProcessStatus::Exited(code) => (EXITED, code),
@@ -123,6 +129,11 @@ impl StepWriter {
 
     pub fn flush(&mut self) -> Result<(), RecordError> {
         self.0.flush()
+    }
+
+    /// The process is over.
+    pub fn finish(&mut self) -> Result<(), RecordError> {
+        self.0.finish()
     }
 }
 
@@ -181,6 +192,7 @@ impl StepReader {
                     info: stream.bytes(length)?,
                 }
             }
+            MEMORY => Step::Memory,
             tag @ (EXITED | KILLED) => {
                 let value = stream.number()? as i32;
                 let state = word(stream.bytes(8)?);
@@ -197,6 +209,11 @@ impl StepReader {
             }
         };
         Ok(Some(step))
+    }
+
+    /// The process has ended: nothing follows.
+    pub fn expect_end(&mut self) -> Result<(), RecordError> {
+        self.stream.expect_end()
     }
 
     pub fn path(&self) -> &Path {

@@ -1,14 +1,20 @@
 //! An append-only stream of bytes in checked chunks.
 //!
 //! A file starts with eight bytes of magic and version; then come chunks, each
-//! with its stored length, its plain length and a checksum, LZ4-compressed
-//! where that helps. A vm that is killed leaves at worst one incomplete chunk
-//! at the end; everything before it can be read.
+//! with a header (a mark, its stored length, its plain length, a check of
+//! these, a checksum of what is stored) and its bytes, LZ4-compressed where
+//! that helps. The last chunk says that the stream is finished and how many
+//! bytes it has.
+//!
+//! A vm that is killed leaves a stream without that chunk, and at worst one
+//! incomplete chunk at the end; everything before it can be read. Anything
+//! else is damage: bytes behind the end, a chunk whose header is not one, or
+//! an end that is missing from one stream of a finished recording.
 
 use super::RecordError;
 use std::fs::{File, OpenOptions};
-use std::io::{BufReader, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -18,12 +24,31 @@ const MAGIC: [u8; 6] = *b"deadht";
 /// compress, small enough that little is lost with a killed vm.
 const CHUNK: usize = 64 << 10;
 
-const HEADER: usize = 16;
+/// mark, stored length, plain length, check of these three, checksum
+const HEADER: usize = 24;
+
+/// Begins a chunk.
+const CHUNK_MARK: [u8; 4] = *b"chnk";
+/// Begins the chunk that ends a stream.
+const END_MARK: [u8; 4] = *b"done";
+
+fn header(mark: [u8; 4], stored: &[u8], plain: u32) -> [u8; HEADER] {
+    let mut header = [0; HEADER];
+    header[..4].copy_from_slice(&mark);
+    header[4..8].copy_from_slice(&(stored.len() as u32).to_le_bytes());
+    header[8..12].copy_from_slice(&plain.to_le_bytes());
+    let check = xxh3_64(&header[..12]) as u32;
+    header[12..16].copy_from_slice(&check.to_le_bytes());
+    header[16..].copy_from_slice(&xxh3_64(stored).to_le_bytes());
+    header
+}
 
 pub struct StreamWriter {
     file: File,
     path: PathBuf,
     buffer: Vec<u8>,
+    /// Bytes written in chunks.
+    total: u64,
 }
 
 impl StreamWriter {
@@ -42,6 +67,7 @@ impl StreamWriter {
             file,
             path: path.to_path_buf(),
             buffer: Vec::with_capacity(CHUNK + 4096),
+            total: 0,
         })
     }
 
@@ -59,8 +85,20 @@ impl StreamWriter {
     }
 
     pub fn flush(&mut self) -> Result<(), RecordError> {
+        let chunk = self.take_chunk();
+        self.write(&chunk)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), RecordError> {
+        self.file
+            .write_all(bytes)
+            .map_err(|error| RecordError::write(&self.path, error))
+    }
+
+    /// What has gathered, as a chunk.
+    fn take_chunk(&mut self) -> Vec<u8> {
         if self.buffer.is_empty() {
-            return Ok(());
+            return Vec::new();
         }
         let packed = lz4_flex::compress(&self.buffer);
         let stored = if packed.len() < self.buffer.len() {
@@ -68,32 +106,54 @@ impl StreamWriter {
         } else {
             &self.buffer
         };
-        let mut chunk = Vec::with_capacity(stored.len() + HEADER);
-        chunk.extend_from_slice(&(stored.len() as u32).to_le_bytes());
-        chunk.extend_from_slice(&(self.buffer.len() as u32).to_le_bytes());
-        chunk.extend_from_slice(&xxh3_64(stored).to_le_bytes());
+        let mut chunk = header(CHUNK_MARK, stored, self.buffer.len() as u32).to_vec();
         chunk.extend_from_slice(stored);
-        self.file
-            .write_all(&chunk)
-            .map_err(|error| RecordError::write(&self.path, error))?;
+        self.total += self.buffer.len() as u64;
         self.buffer.clear();
-        Ok(())
+        chunk
+    }
+
+    /// Writes what has gathered and the end, at once. Nothing may follow.
+    pub fn finish(&mut self) -> Result<(), RecordError> {
+        let mut chunk = self.take_chunk();
+        let total = self.total.to_le_bytes();
+        chunk.extend_from_slice(&header(END_MARK, &total, total.len() as u32));
+        chunk.extend_from_slice(&total);
+        self.write(&chunk)
+    }
+}
+
+/// Reads from an offset of its own: copies of the vm share the file's.
+struct OwnOffset {
+    file: File,
+    offset: u64,
+}
+
+impl Read for OwnOffset {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let length = self.file.read_at(buffer, self.offset)?;
+        self.offset += length as u64;
+        Ok(length)
     }
 }
 
 pub struct StreamReader {
-    file: BufReader<File>,
+    file: BufReader<OwnOffset>,
     path: PathBuf,
     buffer: Vec<u8>,
     position: usize,
-    /// A chunk at the end of the file was incomplete.
-    pub truncated: bool,
+    /// Bytes read in chunks.
+    total: u64,
+    /// The end of the stream was read, or the point where a killed vm left it.
+    ended: bool,
+    /// It was the end.
+    finished: bool,
 }
 
 impl StreamReader {
     pub fn open(path: &Path) -> Result<Self, RecordError> {
         let file = File::open(path).map_err(|error| RecordError::read(path, error))?;
-        let mut file = BufReader::new(file);
+        let mut file = BufReader::new(OwnOffset { file, offset: 0 });
         let mut start = [0; 8];
         file.read_exact(&mut start)
             .map_err(|_| RecordError::damaged(path, "it is shorter than its header"))?;
@@ -110,49 +170,67 @@ impl StreamReader {
             path: path.to_path_buf(),
             buffer: Vec::new(),
             position: 0,
-            truncated: false,
+            total: 0,
+            ended: false,
+            finished: false,
         })
     }
 
     /// Reads the next chunk; false at the end.
     fn refill(&mut self) -> Result<bool, RecordError> {
-        let mut header = [0; HEADER];
-        match read_fully(&mut self.file, &mut header) {
-            Ok(0) => return Ok(false),
-            Ok(HEADER) => {}
-            Ok(_) => {
-                self.truncated = true;
-                return Ok(false);
-            }
-            Err(error) => return Err(RecordError::read(&self.path, error)),
+        if self.ended {
+            return Ok(false);
+        }
+        let damaged = |what: &str| Err(RecordError::damaged(&self.path, what));
+        let mut start = [0; HEADER];
+        let length = read_fully(&mut self.file, &mut start)
+            .map_err(|error| RecordError::read(&self.path, error))?;
+        let begins_like = |mark: [u8; 4]| start[..length.min(4)] == mark[..length.min(4)];
+        if !begins_like(CHUNK_MARK) && !begins_like(END_MARK) {
+            return damaged("there is something else where a chunk should begin");
+        }
+        if length < HEADER {
+            // The vm was killed while it wrote, or between two chunks.
+            self.ended = true;
+            return Ok(false);
         }
         let word = |at: usize| {
-            u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]])
+            u32::from_le_bytes([start[at], start[at + 1], start[at + 2], start[at + 3]])
         };
-        let (stored, plain) = (word(0) as usize, word(4) as usize);
-        let mut sum = [0; 8];
-        sum.copy_from_slice(&header[8..]);
+        if xxh3_64(&start[..12]) as u32 != word(12) {
+            return damaged("the header of a chunk is not what was written");
+        }
+        let (stored, plain) = (word(4) as usize, word(8) as usize);
         // A single input can be large, but no chunk is gigabytes.
         if stored > (1 << 30) || plain > (1 << 30) || stored > plain {
-            return Err(RecordError::damaged(
-                &self.path,
-                "a chunk has an impossible length",
-            ));
+            return damaged("a chunk has an impossible length");
         }
-        let mut bytes = vec![0; stored];
-        match read_fully(&mut self.file, &mut bytes) {
-            Ok(length) if length == stored => {}
-            Ok(_) => {
-                self.truncated = true;
-                return Ok(false);
+        let mut bytes = Vec::new();
+        let read = (&mut self.file)
+            .take(stored as u64)
+            .read_to_end(&mut bytes)
+            .map_err(|error| RecordError::read(&self.path, error))?;
+        if read < stored {
+            self.ended = true;
+            return Ok(false);
+        }
+        if xxh3_64(&bytes).to_le_bytes() != start[16..] {
+            return damaged("a chunk's checksum is wrong");
+        }
+        if start[..4] == END_MARK {
+            self.ended = true;
+            if bytes != self.total.to_le_bytes() {
+                return damaged("chunks are missing from it");
             }
-            Err(error) => return Err(RecordError::read(&self.path, error)),
-        }
-        if xxh3_64(&bytes).to_le_bytes() != sum {
-            return Err(RecordError::damaged(
-                &self.path,
-                "a chunk's checksum is wrong",
-            ));
+            let mut more = [0];
+            return match read_fully(&mut self.file, &mut more) {
+                Ok(0) => {
+                    self.finished = true;
+                    Ok(false)
+                }
+                Ok(_) => damaged("there is something behind its end"),
+                Err(error) => Err(RecordError::read(&self.path, error)),
+            };
         }
         let bytes = if stored < plain {
             lz4_flex::decompress(&bytes, plain)
@@ -160,6 +238,7 @@ impl StreamReader {
         } else {
             bytes
         };
+        self.total += bytes.len() as u64;
         self.buffer.drain(..self.position);
         self.position = 0;
         self.buffer.extend_from_slice(&bytes);
@@ -180,6 +259,21 @@ impl StreamReader {
     /// True if nothing is left.
     pub fn at_end(&mut self) -> Result<bool, RecordError> {
         Ok(!self.need(1)?)
+    }
+
+    /// Everything there must be has been read: here the stream ends as its
+    /// writer ended it.
+    pub fn expect_end(&mut self) -> Result<(), RecordError> {
+        let more = self.need(1)?;
+        if more || !self.finished {
+            let what = if more {
+                "it goes on after the process has ended"
+            } else {
+                "its end is missing"
+            };
+            return Err(RecordError::damaged(&self.path, what));
+        }
+        Ok(())
     }
 
     pub fn bytes(&mut self, count: usize) -> Result<Vec<u8>, RecordError> {
@@ -227,6 +321,25 @@ impl StreamReader {
     }
 }
 
+/// True if the stream has its end: the vm that wrote it was not killed.
+pub fn is_finished(path: &Path) -> Result<bool, RecordError> {
+    let fail = |error| RecordError::read(path, error);
+    let mut file = match File::open(path) {
+        // Killed before it came to that.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        other => other.map_err(fail)?,
+    };
+    let end = (HEADER + 8) as i64;
+    if file.metadata().map_err(fail)?.len() < end as u64 {
+        return Ok(false);
+    }
+    file.seek(SeekFrom::End(-end)).map_err(fail)?;
+    let mut bytes = [0; HEADER + 8];
+    file.read_exact(&mut bytes).map_err(fail)?;
+    let (start, total) = bytes.split_at(HEADER);
+    Ok(start == header(END_MARK, total, total.len() as u32))
+}
+
 fn read_fully(file: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     let mut length = 0;
     while length < buffer.len() {
@@ -257,4 +370,99 @@ pub fn put_signed(buffer: &mut Vec<u8>, value: i64) {
 pub fn put_bytes(buffer: &mut Vec<u8>, bytes: &[u8]) {
     put_number(buffer, bytes.len() as u64);
     buffer.extend_from_slice(bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(name: &str, finish: bool) -> (PathBuf, Vec<u8>) {
+        let path = std::env::temp_dir().join(format!("deadheat-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let mut stream = StreamWriter::create(&path).unwrap();
+        for number in 0..3u64 {
+            put_bytes(stream.buffer(), &number.to_le_bytes());
+            stream.flush().unwrap();
+        }
+        if finish {
+            stream.finish().unwrap();
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        (path, bytes)
+    }
+
+    /// The numbers that can be read, and how reading ended.
+    fn read(path: &Path, bytes: &[u8]) -> (usize, Result<(), RecordError>) {
+        std::fs::write(path, bytes).unwrap();
+        let mut stream = match StreamReader::open(path) {
+            Ok(stream) => stream,
+            Err(error) => return (0, Err(error)),
+        };
+        let mut count = 0;
+        loop {
+            match stream.at_end() {
+                Ok(true) => return (count, Ok(())),
+                Ok(false) => {}
+                Err(error) => return (count, Err(error)),
+            }
+            let length = stream.number().unwrap() as usize;
+            stream.bytes(length).unwrap();
+            count += 1;
+        }
+    }
+
+    #[test]
+    fn a_killed_writer_leaves_a_readable_stream_wherever_it_was() {
+        let (path, bytes) = written("killed", false);
+        for length in 8..=bytes.len() {
+            let (count, end) = read(&path, &bytes[..length]);
+            assert!(end.is_ok(), "cut to {length}: {end:?}");
+            assert!(count <= 3);
+            assert!(!is_finished(&path).unwrap());
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn what_follows_the_end_is_damage() {
+        let (path, bytes) = written("followed", true);
+        assert!(matches!(read(&path, &bytes), (3, Ok(()))));
+        assert!(is_finished(&path).unwrap());
+        for more in [&[0u8][..], b"chnk", &bytes[8..], &bytes[..40]] {
+            let longer = [&bytes, more].concat();
+            let (count, end) = read(&path, &longer);
+            assert_eq!(count, 3);
+            assert!(matches!(end, Err(RecordError::Damaged { .. })), "{end:?}");
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn what_follows_a_killed_writer_is_damage_too() {
+        let (path, bytes) = written("appended", false);
+        for more in [
+            &[0u8; 5][..],
+            b"garbage that is longer than a header",
+            b"c!",
+        ] {
+            let longer = [&bytes, more].concat();
+            let (_, end) = read(&path, &longer);
+            assert!(matches!(end, Err(RecordError::Damaged { .. })), "{end:?}");
+        }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn no_flipped_bit_goes_unnoticed() {
+        let (path, bytes) = written("flipped", true);
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 1 << bit;
+                let (_, end) = read(&path, &damaged);
+                assert!(end.is_err(), "byte {at} bit {bit}");
+            }
+        }
+        std::fs::remove_file(path).unwrap();
+    }
 }

@@ -9,9 +9,11 @@ mod pct;
 mod random;
 mod recorded;
 mod round_robin;
+mod script;
 mod sequencer;
 
 pub use recorded::Recorded;
+pub use script::Script;
 
 use std::fmt;
 use std::str::FromStr;
@@ -45,6 +47,12 @@ pub trait Policy {
 
     /// Slices must end at every locked instruction and system call.
     fn at_sequencers(&self) -> bool {
+        false
+    }
+
+    /// Its choices are to be taken to the letter: not made longer where only
+    /// one thread can run, nor shorter for a timer.
+    fn is_exact(&self) -> bool {
         false
     }
 }
@@ -103,14 +111,15 @@ impl FromStr for PolicyName {
 }
 
 /// SplitMix64: small, seedable, good enough to pick schedules.
-pub(crate) struct Random64(u64);
+pub struct Random64(u64);
 
 impl Random64 {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Random64(seed)
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -119,7 +128,7 @@ impl Random64 {
     }
 
     /// Uniform below `bound`, which must not be zero.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+    pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 }

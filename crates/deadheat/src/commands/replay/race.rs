@@ -1,0 +1,329 @@
+//! `deadheat replay --race`, `--order`, `--gdb`: one race of a recording, in
+//! either order, alone or under gdb.
+
+use super::Failure;
+use clap::{Args, ValueEnum};
+use race::{Instance, Moment, Race, Report};
+use report::Store;
+use std::io::IsTerminal;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use timeline::gdb::{Door, Landmarks, Session};
+use timeline::{Alternative, Timeline};
+use vm::Stop;
+use vm::record::Recording;
+use vm::schedule::Choice;
+
+/// How far an order is followed after the race, in instructions.
+const LIMIT: u64 = 2_000_000_000;
+
+#[derive(Args)]
+#[command(next_help_heading = "Race and debugger")]
+pub struct RaceArguments {
+    /// Go to this race: its number in the report of the recording, or its
+    /// fingerprint
+    #[arg(long, value_name = "RACE")]
+    race: Option<String>,
+    /// Play the accesses of the race in this order
+    #[arg(long, value_name = "ORDER", requires = "race")]
+    order: Option<OrderName>,
+    /// Which instance of the race, counted from 1 [default: the one the report
+    /// tells of]
+    #[arg(long, value_name = "N", requires = "race")]
+    instance: Option<usize>,
+    /// The report that numbers the races, as --json=FILE wrote it [default:
+    /// the store's, or the races are searched again]
+    #[arg(long, value_name = "FILE", requires = "race")]
+    report: Option<PathBuf>,
+    /// Serve the replay to gdb: at HOST:PORT, :PORT, the path of a socket, or
+    /// `-` for standard input and output. Without an address gdb is started.
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    gdb: Option<String>,
+    /// Let gdb change memory and registers, in a copy that goes its own way
+    #[arg(long, requires = "gdb")]
+    allow_write: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OrderName {
+    /// As in the recording
+    Recorded,
+    /// The other way round
+    Swapped,
+}
+
+impl RaceArguments {
+    pub fn is_asked_for(&self) -> bool {
+        self.race.is_some() || self.gdb.is_some()
+    }
+}
+
+/// Where `replay` is to stop and show the thread, if nothing else was asked.
+pub enum Next {
+    Done(i32),
+    Show(Moment),
+}
+
+pub fn run(
+    directory: &Path,
+    until: Option<Moment>,
+    arguments: &RaceArguments,
+) -> Result<Next, Failure> {
+    let recording = Recording::open(directory)?;
+    let race = match &arguments.race {
+        Some(name) => Some(find(directory, name, arguments.report.as_deref())?),
+        None => None,
+    };
+    let instance = match &race {
+        Some(race) => Some(instance(race, arguments.instance)?),
+        None => None,
+    };
+    let script = match (arguments.order, instance) {
+        (Some(order), Some(instance)) => Some(script(&recording, instance, order)?),
+        _ => None,
+    };
+    if let Some(address) = &arguments.gdb {
+        let plan = Plan {
+            recording: &recording,
+            race: race.as_ref(),
+            instance,
+            script: script.zip(arguments.order),
+            until,
+            allow_write: arguments.allow_write,
+        };
+        return debug(&plan, address).map(Next::Done);
+    }
+    match (instance, script) {
+        (Some(instance), Some(script)) => {
+            let stop = reorder::show(&recording, instance, &script)?;
+            eprintln!("deadheat: {}", script.ending);
+            Ok(Next::Done(match stop {
+                Stop::Ended(status) => super::end_like(status),
+                _ => race::exit_code::FAILURE,
+            }))
+        }
+        (Some(instance), None) => Ok(Next::Show(instance.first)),
+        (None, _) => Err(Failure::usage("--order needs --race")),
+    }
+}
+
+/// The race that `name` means in the recording's report.
+fn find(directory: &Path, name: &str, file: Option<&Path>) -> Result<Race, Failure> {
+    let report = match file {
+        Some(file) => report::read(file)?,
+        None => match stored(directory) {
+            Some(report) => report,
+            None => detect::detect(directory, &detect::Options::default())?,
+        },
+    };
+    crate::runs::find(&report, name).cloned()
+}
+
+/// The report that the store keeps with this recording.
+fn stored(directory: &Path) -> Option<Report> {
+    let full = directory.canonicalize().ok()?;
+    let number = full.file_name()?.to_str()?.parse().ok()?;
+    Store::open(full.parent()?).ok()?.report(number).ok()
+}
+
+fn instance(race: &Race, number: Option<usize>) -> Result<Instance, Failure> {
+    let told = race.evidence.iter().find_map(|evidence| evidence.instance);
+    let chosen = match number {
+        Some(number) => number
+            .checked_sub(1)
+            .and_then(|index| race.occurrences.get(index).copied()),
+        None => told.or(race.occurrences.first().copied()),
+    };
+    chosen.ok_or_else(|| {
+        Failure::usage(match (number, race.occurrences.len()) {
+            (_, 0) => format!(
+                "race {} has no instance in this recording that could be replayed",
+                race.id
+            ),
+            (_, known) => format!(
+                "the report lists {known} instances of race {}: give --instance 1 to {known}",
+                race.id
+            ),
+        })
+    })
+}
+
+fn script(
+    recording: &Recording,
+    instance: Instance,
+    order: OrderName,
+) -> Result<reorder::Script, Failure> {
+    let order = match order {
+        OrderName::Recorded => reorder::Order::Recorded,
+        OrderName::Swapped => reorder::Order::Swapped,
+    };
+    let failure = |message: String| Failure {
+        code: race::exit_code::FAILURE,
+        message,
+    };
+    reorder::script(recording, instance, order, LIMIT)
+        .map_err(|error| failure(error.to_string()))?
+        .map_err(|why| failure(format!("this order cannot be played: {why}")))
+}
+
+/// What gdb is to be shown.
+struct Plan<'a> {
+    recording: &'a Recording,
+    race: Option<&'a Race>,
+    instance: Option<Instance>,
+    script: Option<(reorder::Script, OrderName)>,
+    until: Option<Moment>,
+    allow_write: bool,
+}
+
+impl Plan<'_> {
+    fn session(&self) -> Result<Session, timeline::Error> {
+        let alternative = self
+            .script
+            .as_ref()
+            .zip(self.instance)
+            .map(|((script, _), instance)| Alternative {
+                leave: instance.first,
+                tick: script.left_at,
+                slices: script
+                    .slices
+                    .iter()
+                    .map(|(thread, instructions)| Choice {
+                        thread: *thread,
+                        instructions: *instructions,
+                    })
+                    .collect(),
+            });
+        let mut timeline = Timeline::new(self.recording, alternative)?;
+        let landmarks = self.landmarks(&timeline);
+        let start = landmarks
+            .point
+            .or(landmarks.first.map(|(tick, _)| tick))
+            .or(self.until.and_then(|until| timeline.ticks().tick(until)));
+        timeline.seek(start.unwrap_or(0), &mut || false)?;
+        Ok(Session {
+            timeline,
+            landmarks,
+            program: self.recording.manifest.program.clone(),
+            allow_write: self.allow_write,
+            again: true,
+        })
+    }
+
+    fn landmarks(&self, timeline: &Timeline) -> Landmarks {
+        let (Some(race), Some(instance)) = (self.race, self.instance) else {
+            return Landmarks::default();
+        };
+        let [one, other] = report::between(race);
+        let title = format!("race {}: {one} / {other}", race.id);
+        let (first, second) = (instance.first.thread, instance.second.thread);
+        match &self.script {
+            None => Landmarks {
+                title,
+                first: timeline
+                    .ticks()
+                    .tick(instance.first)
+                    .map(|tick| (tick, Some(first))),
+                second: timeline
+                    .ticks()
+                    .tick(instance.second)
+                    .map(|tick| (tick, Some(second))),
+                point: None,
+            },
+            Some((script, order)) => {
+                let (point, after) = (script.point, script.between);
+                let (words, ticks) = match order {
+                    OrderName::Recorded => ("in recorded order", (point, after)),
+                    OrderName::Swapped => ("swapped", (after, point)),
+                };
+                Landmarks {
+                    title: format!("{title}, {words}; {}", script.ending),
+                    first: Some((ticks.0, Some(first))),
+                    second: Some((ticks.1, Some(second))),
+                    point: Some(point),
+                }
+            }
+        }
+    }
+}
+
+fn debug(plan: &Plan, address: &str) -> Result<i32, Failure> {
+    let failed = |error: timeline::Error| Failure {
+        code: match error {
+            timeline::Error::Address { .. } => race::exit_code::USAGE,
+            _ => race::exit_code::FAILURE,
+        },
+        message: error.to_string(),
+    };
+    if address.is_empty() && std::io::stdin().is_terminal() && has_gdb() {
+        return with_gdb(plan);
+    }
+    let session = plan.session().map_err(failed)?;
+    let address = if address.is_empty() { ":0" } else { address };
+    let mut door = Door::open(address)
+        .map_err(|error| Failure::usage(format!("cannot listen at `{address}`: {error}")))?;
+    if address != "-" {
+        eprintln!(
+            "deadheat: waiting for gdb: target remote {} (monitor help tells what else there is)",
+            door.name()
+        );
+    }
+    timeline::gdb::serve(session, &mut door).map_err(failed)?;
+    Ok(0)
+}
+
+fn has_gdb() -> bool {
+    Command::new("gdb")
+        .arg("--version")
+        .output()
+        .is_ok_and(|output| output.status.success())
+}
+
+/// Starts gdb on a socket of its own and serves it until it ends.
+fn with_gdb(plan: &Plan) -> Result<i32, Failure> {
+    let failure = |what: &str, error: std::io::Error| Failure {
+        code: race::exit_code::FAILURE,
+        message: format!("{what}: {error}"),
+    };
+    // SAFETY: an interrupt from the terminal is gdb's to handle.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+    let mut session = plan.session().map_err(|error| Failure {
+        code: race::exit_code::FAILURE,
+        message: error.to_string(),
+    })?;
+    session.again = false;
+    let folder = std::env::temp_dir().join(format!("deadheat-gdb-{}", std::process::id()));
+    std::fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&folder)
+        .map_err(|error| failure("cannot make a folder for gdb's socket (set TMPDIR)", error))?;
+    let socket = folder.join("socket");
+    let mut door = Door::open(&socket.display().to_string())
+        .map_err(|error| failure("cannot listen for gdb", error))?;
+    let program = String::from_utf8_lossy(&session.program).into_owned();
+    let started = Command::new("gdb")
+        .args(["-q", "-ex", "set confirm off"])
+        // A jump by `monitor` changes what gdb has read before.
+        .args(["-ex", "define hookpost-monitor\nmaintenance flush register-cache\nmaintenance flush dcache\nend"])
+        .arg("-ex")
+        .arg(format!("target remote {}", socket.display()))
+        .args(["-ex", "monitor race"])
+        .arg(program)
+        .spawn();
+    let served = started
+        .map_err(|error| failure("cannot start gdb", error))
+        .and_then(|mut gdb| {
+            let served = timeline::gdb::serve(session, &mut door);
+            let ended = gdb.wait();
+            served.map_err(|error| Failure {
+                code: race::exit_code::FAILURE,
+                message: error.to_string(),
+            })?;
+            ended.map_err(|error| failure("waiting for gdb", error))
+        });
+    drop(door);
+    // What cannot be removed is in the way of nobody.
+    let _ = std::fs::remove_dir(&folder);
+    served.map(|_| 0)
+}

@@ -1,0 +1,255 @@
+//! The annotated programs of `tests/programs/classes`: what `deadheat classify`
+//! says each race can do must be what its source says, whatever the seed.
+//!
+//! A line that takes part in a race carries `// RACE name: verdict` or
+//! `// RACE name: verdict consequence`. A race whose lines share a name must
+//! get that answer under every seed; every name must be seen under some seed;
+//! other races are not allowed. A verdict with evidence must be seen again
+//! when its evidence is replayed, and exported evidence must show it as well.
+//!
+//! `make test` tries two seeds; the ignored test ten.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Verdict and consequence by the name of a race.
+type Answers = BTreeMap<String, (String, Option<String>)>;
+
+fn programs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/classes")
+}
+
+/// Names by line, and what is expected of each.
+fn expectations(source: &Path) -> (BTreeMap<u64, BTreeSet<String>>, Answers) {
+    let text = std::fs::read_to_string(source).expect("the program can be read");
+    let (mut lines, mut answers) = (BTreeMap::new(), Answers::new());
+    for (number, line) in (1..).zip(text.lines()) {
+        for note in line.split("RACE ").skip(1) {
+            let (name, rest) = note.split_once(':').expect("`RACE name: verdict`");
+            let mut words = rest.split_whitespace();
+            let verdict = words.next().expect("a verdict").to_string();
+            let consequence = words.next().map(str::to_string);
+            let names: &mut BTreeSet<String> = lines.entry(number).or_default();
+            names.insert(name.to_string());
+            answers.insert(name.to_string(), (verdict, consequence));
+        }
+    }
+    assert!(!answers.is_empty(), "{} says nothing", source.display());
+    (lines, answers)
+}
+
+fn deadheat(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_deadheat"))
+        .args(arguments)
+        .output()
+        .expect("deadheat runs")
+}
+
+/// The report of one seed; the recording stays at `at`.
+fn classify(program: &Path, at: &Path, seed: u64) -> Result<serde_json::Value, String> {
+    let _ = std::fs::remove_dir_all(at);
+    let (program, at) = (program.to_string_lossy(), at.to_string_lossy());
+    let seed_text = seed.to_string();
+    // Short slices and long ones: other primaries.
+    let quantum = if seed % 2 == 0 { "2000" } else { "150" };
+    deadheat(&[
+        "record",
+        "-o",
+        &at,
+        "--seed",
+        &seed_text,
+        "--quantum",
+        quantum,
+        "--",
+        &program,
+    ]);
+    let output = deadheat(&[
+        "classify",
+        "--no-store",
+        "--json",
+        "--explore-seed",
+        &seed_text,
+        &at,
+    ]);
+    serde_json::from_slice(&output.stdout).map_err(|error| {
+        format!(
+            "no report: {error}; {}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+    })
+}
+
+fn line_of(access: &serde_json::Value, source: &Path) -> Option<u64> {
+    access["stack"].as_array()?.iter().find_map(|frame| {
+        let path = Path::new(frame["file"].as_str()?);
+        (path.file_name() == source.file_name())
+            .then(|| frame["line"].as_u64())
+            .flatten()
+    })
+}
+
+/// What is wrong with the answers of one seed; the names that were seen.
+fn judge(source: &Path, program: &Path, at: &Path, seed: u64) -> Result<BTreeSet<String>, String> {
+    let (lines, answers) = expectations(source);
+    let report = classify(program, at, seed)?;
+    let mut seen = BTreeSet::new();
+    for race in report["races"].as_array().into_iter().flatten() {
+        let pair = [0, 1].map(|side| line_of(&race["accesses"][side], source));
+        let names = |line: Option<u64>| line.and_then(|line| lines.get(&line)).cloned();
+        let (one, other) = (
+            names(pair[0]).unwrap_or_default(),
+            names(pair[1]).unwrap_or_default(),
+        );
+        let common: Vec<&String> = one.intersection(&other).collect();
+        if common.is_empty() {
+            return Err(format!("lines {pair:?} were reported"));
+        }
+        let right = |name: &&&String| {
+            let (verdict, consequence) = &answers[**name];
+            race["verdict"] == verdict.as_str()
+                && race["consequence"].as_str() == consequence.as_deref()
+        };
+        let Some(name) = common.iter().find(right) else {
+            return Err(format!(
+                "{common:?} at lines {pair:?}: {} {} instead of {:?}: {}\n      {}",
+                race["verdict"],
+                race["consequence"],
+                answers.get(common[0]),
+                race["explanation"],
+                race["evidence"]
+            ));
+        };
+        let verdict = &answers[*name].0;
+        let has_evidence = ["spec-violated", "output-differs"].contains(&verdict.as_str());
+        if has_evidence {
+            replay_evidence(race, at)?;
+        } else if race["explanation"].as_str().is_none_or(str::is_empty) {
+            return Err(format!("{name} is not explained"));
+        }
+        seen.insert(name.to_string());
+    }
+    Ok(seen)
+}
+
+/// The evidence of a race shows the same thing again, each time.
+fn replay_evidence(race: &serde_json::Value, at: &Path) -> Result<(), String> {
+    let number = race["replay"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|command| command.as_str()?.split_once("--evidence "))
+        .map(|(_, number)| number.to_string())
+        .next()
+        .ok_or("there is no evidence to replay")?;
+    let mut texts = BTreeSet::new();
+    for _ in 0..2 {
+        let output = deadheat(&["replay", &at.to_string_lossy(), "--evidence", &number]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.code() != Some(66) {
+            return Err(format!("evidence {number} is not seen again: {text}"));
+        }
+        texts.insert(text);
+    }
+    if texts.len() == 1 {
+        Ok(())
+    } else {
+        Err(format!(
+            "evidence {number} is not the same twice: {texts:?}"
+        ))
+    }
+}
+
+fn build(source: &Path, folder: &Path) -> PathBuf {
+    let stem = source.file_stem().unwrap_or_default();
+    let program = folder.join(stem);
+    let compiled = Command::new("gcc")
+        .args(["-g", "-O0", "-pthread", "-o"])
+        .args([&program, source])
+        .output()
+        .expect("gcc runs");
+    assert!(
+        compiled.status.success(),
+        "{}: {}",
+        source.display(),
+        String::from_utf8_lossy(&compiled.stderr)
+    );
+    program
+}
+
+fn check(seeds: u64) {
+    let only = std::env::var("DEADHEAT_TEST_ONLY").ok();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("classes-{seeds}"));
+    std::fs::create_dir_all(&folder).expect("a folder for the programs");
+    let mut sources: Vec<PathBuf> = std::fs::read_dir(programs())
+        .expect("the programs are there")
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
+        .filter(|path| {
+            only.as_ref()
+                .is_none_or(|only| path.to_string_lossy().contains(only.as_str()))
+        })
+        .collect();
+    sources.sort();
+    assert!(!sources.is_empty(), "no program was found");
+    let next = AtomicUsize::new(0);
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let program = build(source, &folder);
+                    let at = program.with_extension("recording");
+                    let mut problems = Vec::new();
+                    let mut seen = BTreeSet::new();
+                    for seed in 0..seeds {
+                        match judge(source, &program, &at, seed) {
+                            Ok(names) => seen.extend(names),
+                            Err(problem) => problems.push(format!("seed {seed}: {problem}")),
+                        }
+                    }
+                    let (_, answers) = expectations(source);
+                    let missing: Vec<_> = answers
+                        .keys()
+                        .filter(|name| !seen.contains(*name))
+                        .collect();
+                    // A few seeds need not meet every race.
+                    if problems.is_empty() && !missing.is_empty() && seeds >= 10 {
+                        problems.push(format!("{missing:?} were never reported"));
+                    }
+                    if !problems.is_empty()
+                        && let Ok(mut failures) = failures.lock()
+                    {
+                        failures.push(format!(
+                            "{}:\n    {}\n    deadheat run -- {}",
+                            source.display(),
+                            problems.join("\n    "),
+                            program.display()
+                        ));
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().expect("no test thread panicked");
+    assert!(
+        failures.is_empty(),
+        "{} of {} programs failed:\n{}",
+        failures.len(),
+        sources.len(),
+        failures.join("\n")
+    );
+}
+
+#[test]
+fn every_race_gets_the_answer_its_source_says() {
+    check(2);
+}
+
+#[test]
+#[ignore = "ten seeds of every program; part of `make test-all`"]
+fn every_race_gets_the_same_answer_under_ten_seeds() {
+    check(10);
+}

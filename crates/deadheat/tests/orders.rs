@@ -1,0 +1,199 @@
+//! Both orders of the races of annotated programs (tests/programs/orders).
+//!
+//! `// ORDERS` names the answers that the Record/Replay Analyzer (paper 000)
+//! may give for the races between lines marked `// RACE`, over several
+//! recordings; `harmful` means that none of them may be No-State-Change.
+//! `// LABEL` and `// NOT-LABEL` say what must and must not be said beside it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SEEDS: u64 = 2;
+
+fn deadheat() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_deadheat"))
+}
+
+fn programs() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/orders");
+    let mut list: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    list.sort();
+    list
+}
+
+/// What stands behind `// WORD` at the beginning of a line.
+fn annotation<'a>(text: &'a str, word: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        line.strip_prefix("// ")?
+            .strip_prefix(word)?
+            .strip_prefix(' ')
+    })
+}
+
+/// The first line of the program itself on an access's stack.
+fn line(access: &serde_json::Value, file: &str) -> Option<u64> {
+    access["stack"].as_array()?.iter().find_map(|frame| {
+        let name = Path::new(frame["file"].as_str()?).file_name()?.to_str()?;
+        (name == file).then(|| frame["line"].as_u64())?
+    })
+}
+
+fn judge(source: &Path, folder: &Path) -> Result<(), String> {
+    let text = std::fs::read_to_string(source).unwrap();
+    let file = source.file_name().unwrap().to_str().unwrap();
+    let allowed: Vec<&str> = annotation(&text, "ORDERS")
+        .expect("every program says what to expect")
+        .split(' ')
+        .collect();
+    let program = folder.join(file).with_extension("exe");
+    let built = Command::new("gcc")
+        .args(["-g", "-O0", "-pthread"])
+        .arg(source)
+        .arg("-o")
+        .arg(&program)
+        .status()
+        .unwrap();
+    assert!(built.success(), "{file} compiles");
+    let mut recordings = Vec::new();
+    for seed in 0..SEEDS {
+        let recording = folder.join(format!("{file}.{seed}"));
+        deadheat()
+            .args([
+                "record",
+                "--quantum",
+                "300",
+                "--seed",
+                &seed.to_string(),
+                "-o",
+            ])
+            .arg(&recording)
+            .arg("--")
+            .arg(&program)
+            .output()
+            .unwrap();
+        recordings.push(recording);
+    }
+    let output = deadheat()
+        .args(["classify", "--no-store", "--json"])
+        .args(&recordings)
+        .output()
+        .unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| format!("{error}: {}", String::from_utf8_lossy(&output.stderr)))?;
+    let marked: Vec<u64> = (1..)
+        .zip(text.lines())
+        .filter(|(_, line)| line.contains("// RACE"))
+        .map(|(number, _)| number)
+        .collect();
+    let mut judged = 0;
+    for race in report["races"].as_array().into_iter().flatten() {
+        let lines = [0, 1].map(|side| line(&race["accesses"][side], file));
+        if !lines
+            .iter()
+            .all(|line| line.is_some_and(|line| marked.contains(&line)))
+        {
+            continue;
+        }
+        judged += 1;
+        let states = race["states"].as_str().unwrap_or("not played");
+        let fits = match allowed.as_slice() {
+            ["harmful"] => states != "no-state-change" && states != "not played",
+            list => list.contains(&states),
+        };
+        if !fits {
+            return Err(format!("lines {lines:?}: {states}, expected {allowed:?}"));
+        }
+        let labels = race["labels"].to_string();
+        if let Some(label) = annotation(&text, "LABEL").filter(|label| !labels.contains(*label)) {
+            return Err(format!("lines {lines:?}: no label {label} in {labels}"));
+        }
+        if let Some(label) = annotation(&text, "NOT-LABEL").filter(|label| labels.contains(*label))
+        {
+            return Err(format!("lines {lines:?}: label {label} in {labels}"));
+        }
+        let played = &race["played"];
+        let count = |name: &str| played[name].as_u64().unwrap_or(0);
+        let all = count("no_state_change") + count("state_change") + count("replay_failure");
+        if all == 0 || all > race["instances"].as_u64().unwrap_or(0) {
+            return Err(format!("lines {lines:?}: {all} instances played: {played}"));
+        }
+    }
+    match judged {
+        0 => Err(format!(
+            "no race between the marked lines was found: {report:#}"
+        )),
+        _ => Ok(()),
+    }
+}
+
+#[test]
+fn every_category_gets_its_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let wrong: Vec<String> = programs()
+        .iter()
+        .filter_map(|source| {
+            let why = judge(source, folder.path()).err()?;
+            Some(format!("{}: {why}", source.display()))
+        })
+        .collect();
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// A race by number, in either order, from the recording alone.
+#[test]
+fn either_order_runs_to_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = programs()
+        .into_iter()
+        .find(|path| path.ends_with("lost_update.c"))
+        .unwrap();
+    let program = folder.path().join("lost_update");
+    let built = Command::new("gcc")
+        .args(["-g", "-O0", "-pthread"])
+        .arg(source)
+        .arg("-o")
+        .arg(&program)
+        .status();
+    assert!(built.unwrap().success());
+    let recording = folder.path().join("recording");
+    let recorded = deadheat()
+        .args(["record", "--quantum", "300", "-o"])
+        .arg(&recording)
+        .arg("--")
+        .arg(&program)
+        .output()
+        .unwrap();
+    let total = |output: std::process::Output| -> i64 {
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let all = String::from_utf8_lossy(&output.stderr).into_owned();
+        text.trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("{text}{all}"))
+    };
+    let expected = total(recorded);
+    let mut totals = Vec::new();
+    for order in ["recorded", "swapped"] {
+        let played = deadheat()
+            .arg("replay")
+            .arg(&recording)
+            .args(["--race", "1", "--instance", "1", "--order", order])
+            .output()
+            .unwrap();
+        assert_eq!(played.status.code(), Some(0));
+        totals.push(total(played));
+    }
+    assert_ne!(
+        totals[0], totals[1],
+        "another deposit is lost (the recording had {expected})"
+    );
+    let unknown = deadheat()
+        .arg("replay")
+        .arg(&recording)
+        .args(["--race", "99", "--order", "swapped"])
+        .output()
+        .unwrap();
+    assert_eq!(unknown.status.code(), Some(2));
+}

@@ -1,0 +1,586 @@
+//! What a race can do: the four-way classification of Portend+ (paper 003,
+//! sections 3, 4.1, 4.2, 4.4, 4.6, 4.7 and 5) as far as it needs no symbolic
+//! values.
+//!
+//! For each race some of its occurrences are taken as primaries (`paths`). A
+//! copy of the world is brought to the race point, both accesses poised
+//! (`point`); from there both orders are run to their ends under one schedule
+//! after another (`policy`, `pair`), and only what differs inside such a pair
+//! is put down to the race. `verdict` makes one answer of all pairs:
+//! - **spec violated**: one order crashes, aborts, deadlocks or never ends;
+//! - **output differs**: the two can be told apart from outside;
+//! - **k-witness harmless**: k pairs, and nothing told them apart;
+//! - **single ordering**: the second access cannot come first, and why.
+//!
+//! Deviations: the paper compares every alternate with the primary; here an
+//! alternate is compared with the same schedule in the other order, so that
+//! output that depends on the schedule alone is not blamed on the race (it is
+//! labelled). Schedules decide at events rather than at instruction counts.
+//! The race point is behind both threads' causal pasts (design), so accesses
+//! far apart can be swapped.
+//! Guarantee: spec violated and output differs are only said of executions
+//! that were run and can be run again (`witness`). Harmless means: not seen to
+//! do harm in k executions.
+
+mod compare;
+mod model;
+mod names;
+mod pair;
+mod paths;
+mod point;
+mod policy;
+mod run;
+mod spin;
+mod verdict;
+mod waits;
+mod witness;
+
+pub use compare::{Bytes, OutputComparison, OutputDifference};
+pub use model::{MemoryModel, SequentialConsistency};
+pub use names::{own_place, place};
+pub use pair::{Outcome, Pair, Poised};
+pub use paths::{PathSource, Recorded};
+pub use point::{Barrier, Occurrence};
+pub use policy::Schedule;
+pub use run::{Ending, Run};
+pub use verdict::{Conclusion, conclude};
+pub use witness::{Replayed, Witness, read_evidence, write_evidence};
+
+use pair::Plan;
+use race::{Instance, Moment};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io::{IsTerminal, Write};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use vm::copy::InputIndex;
+use vm::record::{RecordError, Recording};
+use vm::snapshot::{CopyError, Limits, Running};
+use vm::{Stop, Vm};
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Recording(#[from] RecordError),
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    #[error("replaying to classify races: {0}")]
+    Replay(String),
+    #[error("cannot keep the evidence in {path}: {error}")]
+    Evidence {
+        path: std::path::PathBuf,
+        error: std::io::Error,
+    },
+    #[error("there is no evidence {number} in {path}; `deadheat classify` lists it")]
+    NoEvidence {
+        number: u32,
+        path: std::path::PathBuf,
+    },
+}
+
+/// How much is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Pairs of executions per race.
+    pub k: u32,
+    /// Schedules per primary; primaries are k divided by this, rounded up.
+    pub schedules: u32,
+    pub seed: u64,
+    /// No new primary is begun after this long.
+    pub budget: Option<Duration>,
+    /// Show how far it is, if standard error is a terminal.
+    pub progress: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            k: 10,
+            schedules: 5,
+            seed: 0,
+            budget: None,
+            progress: false,
+        }
+    }
+}
+
+impl Settings {
+    fn primaries(&self) -> usize {
+        self.k.div_ceil(self.schedules.max(1)).max(1) as usize
+    }
+}
+
+/// One race to look at.
+pub struct Subject {
+    pub source: Box<dyn PathSource>,
+}
+
+/// What was found out about one primary.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Looked {
+    pub occurrence: Occurrence,
+    /// The accesses as they were swapped, if they could be.
+    pub poised: Option<Poised>,
+    pub pairs: Vec<Pair>,
+    /// Both orders left the same state: every schedule goes on the same.
+    pub equal_states: bool,
+    /// Why the second access cannot come first.
+    pub barrier: Option<Barrier>,
+    /// What went wrong, if it could not be looked at.
+    pub failed: Option<String>,
+    pub limit: u64,
+    /// Where threads could be preempted besides synchronisation.
+    pub racy: Vec<u64>,
+}
+
+impl Looked {
+    fn new(occurrence: Occurrence) -> Self {
+        Looked {
+            occurrence,
+            poised: None,
+            pairs: Vec::new(),
+            equal_states: false,
+            barrier: None,
+            failed: None,
+            limit: 0,
+            racy: Vec::new(),
+        }
+    }
+
+    fn failed(occurrence: Occurrence, why: String) -> Self {
+        Looked {
+            failed: Some(why),
+            ..Looked::new(occurrence)
+        }
+    }
+
+    fn violates(&self) -> bool {
+        matches!(self.barrier, Some(Barrier::Violates(_)))
+            || self
+                .pairs
+                .iter()
+                .any(|pair| matches!(pair.outcome, Outcome::Violation { .. }))
+    }
+}
+
+/// All that was looked at, race by race.
+pub struct Exploration {
+    pub looked: Vec<Vec<Looked>>,
+    /// It was interrupted, or its time was up.
+    pub cut_short: bool,
+}
+
+/// Set by Ctrl-C.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn interrupted(_signal: i32) {
+    // A second Ctrl-C ends at once.
+    if INTERRUPTED.swap(true, Ordering::Relaxed) {
+        // SAFETY: async-signal-safe; ends the process.
+        unsafe { libc::_exit(130) };
+    }
+}
+
+/// While it lives, Ctrl-C is only noted.
+struct Patience(libc::sighandler_t);
+
+impl Patience {
+    fn new() -> Self {
+        INTERRUPTED.store(false, Ordering::Relaxed);
+        let handler = interrupted as extern "C" fn(i32) as libc::sighandler_t;
+        // SAFETY: the handler only touches an atomic.
+        Patience(unsafe { libc::signal(libc::SIGINT, handler) })
+    }
+}
+
+impl Drop for Patience {
+    fn drop(&mut self) {
+        // SAFETY: puts back what was there.
+        unsafe { libc::signal(libc::SIGINT, self.0) };
+    }
+}
+
+fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+/// What one replay tells before anything is tried.
+#[derive(Serialize, Deserialize)]
+struct Survey {
+    inputs: InputIndex,
+    /// Instructions of the whole recorded run.
+    instructions: u64,
+    /// Program counters of the racy accesses.
+    racy: Vec<u64>,
+}
+
+fn survey(recording: &Recording, moments: &[Moment]) -> Result<Survey, Error> {
+    let stops: Vec<Instance> = moments
+        .iter()
+        .map(|moment| Instance {
+            first: *moment,
+            second: *moment,
+            address: 0,
+            size: 0,
+        })
+        .collect();
+    let order = reorder::in_recorded_order(recording, &stops)?;
+    let answer = vm::snapshot::isolated(|| {
+        let mut vm = Vm::replay(recording)?;
+        vm.mute();
+        vm.log_inputs();
+        let mut racy = BTreeSet::new();
+        for index in order {
+            let moment = stops[index].first;
+            if let Stop::Reached(_) = vm.run(Some(moment))?
+                && vm.executed(moment.thread) == moment.count
+                && let Some(regs) = vm.registers(moment.thread)
+            {
+                racy.insert(regs.rip);
+            }
+        }
+        vm.run(None)?;
+        Ok(Survey {
+            instructions: vm.instructions(),
+            inputs: vm.take_input_index(),
+            racy: racy.into_iter().collect(),
+        })
+    })?;
+    answer.join()?.map_err(Error::Replay)
+}
+
+/// Looks at every race.
+pub fn explore(
+    recording: &Recording,
+    subjects: &[Subject],
+    settings: Settings,
+) -> Result<Exploration, Error> {
+    let begun = Instant::now();
+    let deadline = settings.budget.map(|budget| begun + budget);
+    let _patience = Patience::new();
+    let primaries: Vec<Vec<Occurrence>> = subjects
+        .iter()
+        .map(|subject| subject.source.primaries(settings.primaries()))
+        .collect();
+    let mut exploration = Exploration {
+        looked: subjects.iter().map(|_| Vec::new()).collect(),
+        cut_short: false,
+    };
+    let moments: Vec<Moment> = primaries
+        .iter()
+        .filter_map(|occurrences| occurrences.first())
+        .flat_map(|occurrence| [occurrence.instance.first, occurrence.instance.second])
+        .collect();
+    if moments.is_empty() {
+        return Ok(exploration);
+    }
+    let journal = Journal::open(recording, settings);
+    let mut surveyed = None;
+    let total: usize = primaries.iter().map(Vec::len).sum();
+    let mut done = 0;
+    for round in 0..settings.primaries() {
+        let mut todo = Vec::new();
+        for (subject, occurrences) in primaries.iter().enumerate() {
+            let Some(occurrence) = occurrences.get(round) else {
+                continue;
+            };
+            // Worse than a violated specification it cannot get.
+            if exploration.looked[subject].iter().any(Looked::violates) {
+                done += 1;
+                continue;
+            }
+            match journal.find(occurrence) {
+                Some(looked) => {
+                    exploration.looked[subject].push(looked.clone());
+                    done += 1;
+                }
+                None => todo.push((subject, *occurrence)),
+            }
+        }
+        if todo.is_empty() {
+            continue;
+        }
+        if surveyed.is_none() {
+            surveyed = Some(survey(recording, &moments)?);
+        }
+        let Some(survey) = &surveyed else {
+            continue;
+        };
+        let count = todo.len();
+        let work = Work {
+            recording,
+            survey,
+            settings,
+            deadline,
+            journal: &journal,
+            progress: (done, total),
+        };
+        let found = work.round(todo)?;
+        exploration.cut_short |= found.len() < count;
+        done += count;
+        for (subject, looked) in found {
+            exploration.looked[subject].push(looked);
+        }
+        if is_interrupted() {
+            exploration.cut_short = true;
+            break;
+        }
+    }
+    if settings.progress && std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+    Ok(exploration)
+}
+
+struct Work<'a> {
+    recording: &'a Recording,
+    survey: &'a Survey,
+    settings: Settings,
+    deadline: Option<Instant>,
+    journal: &'a Journal,
+    progress: (usize, usize),
+}
+
+type InFlight = (usize, Occurrence, Running<Result<Looked, String>>);
+
+impl Work<'_> {
+    /// One primary of each race, in one pass over the recording.
+    fn round(&self, todo: Vec<(usize, Occurrence)>) -> Result<Vec<(usize, Looked)>, Error> {
+        let instances: Vec<Instance> = todo.iter().map(|(_, todo)| todo.instance).collect();
+        let order = reorder::in_recorded_order(self.recording, &instances)?;
+        // Each primary keeps two processors busy.
+        let at_once =
+            std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
+        let answer = vm::snapshot::isolated(|| {
+            let mut vm = Vm::replay(self.recording)?;
+            vm.mute();
+            vm.know_inputs(Rc::new(self.survey.inputs.clone()));
+            let mut flying: VecDeque<InFlight> = VecDeque::new();
+            let mut found = Vec::new();
+            for index in order {
+                let (subject, occurrence) = todo[index];
+                if is_interrupted() || self.deadline.is_some_and(|end| Instant::now() >= end) {
+                    break;
+                }
+                while flying.len() >= at_once {
+                    self.land(&mut flying, &mut found);
+                }
+                let first = occurrence.instance.first;
+                let there = matches!(vm.run(Some(first))?, Stop::Reached(_))
+                    && vm.executed(first.thread) == first.count;
+                if !there {
+                    let why = "the first access is not reached in the recording".to_string();
+                    found.push((subject, Looked::failed(occurrence, why)));
+                    continue;
+                }
+                let rest = self.survey.instructions.saturating_sub(vm.instructions());
+                let limit = run::limit_for(rest);
+                let limits = Limits {
+                    instructions: u64::MAX / 2,
+                    ..Limits::default()
+                };
+                let copy = vm.copy(limits, |vm| Ok(self.look(vm, occurrence, limit)));
+                match copy {
+                    Ok(running) => flying.push_back((subject, occurrence, running)),
+                    Err(error) => {
+                        found.push((subject, Looked::failed(occurrence, error.to_string())));
+                    }
+                }
+            }
+            while !flying.is_empty() {
+                self.land(&mut flying, &mut found);
+            }
+            Ok(found)
+        })?;
+        answer.join()?.map_err(Error::Replay)
+    }
+
+    /// Waits for the oldest primary under way.
+    fn land(&self, flying: &mut VecDeque<InFlight>, found: &mut Vec<(usize, Looked)>) {
+        let Some((subject, occurrence, running)) = flying.pop_front() else {
+            return;
+        };
+        let looked = match running.join() {
+            Ok(Ok(looked)) => looked,
+            Ok(Err(why)) => Looked::failed(occurrence, why),
+            Err(error) => Looked::failed(occurrence, error.to_string()),
+        };
+        self.journal.add(&looked);
+        found.push((subject, looked));
+        if self.settings.progress && std::io::stderr().is_terminal() {
+            let (before, total) = self.progress;
+            let done = before + found.len();
+            let width = 30;
+            let bar = "#".repeat(width * done / total.max(1));
+            eprint!(
+                "\r\x1b[Kclassifying [{bar:<width$}] {done} of {total} (Ctrl-C keeps what is done)"
+            );
+            // A bar that does not show is no reason to stop.
+            let _ = std::io::stderr().flush();
+        }
+    }
+
+    /// In a copy, just before the first access.
+    fn look(&self, vm: &mut Vm, occurrence: Occurrence, limit: u64) -> Looked {
+        let mut looked = Looked {
+            limit,
+            racy: self.survey.racy.clone(),
+            ..Looked::new(occurrence)
+        };
+        let copies = || Limits {
+            instructions: u64::MAX / 2,
+            ..Limits::default()
+        };
+        let recorded = occurrence.instance.second;
+        if self.pairs_from(vm, &mut looked, recorded) {
+            return looked;
+        }
+        // Another access may do as well.
+        let other = vm
+            .copy(copies(), |vm| point::probe(vm, occurrence, limit))
+            .and_then(|running| running.join());
+        if let Ok(Ok(Some(second))) = other
+            && self.pairs_from(vm, &mut looked, second)
+        {
+            return looked;
+        }
+        let barrier = vm
+            .copy(copies(), |vm| point::barrier(vm, occurrence, limit))
+            .and_then(|running| running.join());
+        looked.barrier = Some(match barrier {
+            Ok(Ok(barrier)) => barrier,
+            Ok(Err(why)) => Barrier::Unknown(why),
+            Err(error) => Barrier::Unknown(error.to_string()),
+        });
+        looked
+    }
+
+    /// Runs the pairs with this second access; false if it cannot be reached
+    /// with the first one held.
+    fn pairs_from(&self, vm: &mut Vm, looked: &mut Looked, second: Moment) -> bool {
+        let occurrence = looked.occurrence;
+        let (limit, settings) = (looked.limit, self.settings);
+        let limits = Limits {
+            instructions: u64::MAX / 2,
+            ..Limits::default()
+        };
+        let racy = &self.survey.racy;
+        let answer = vm.copy(limits, |vm| {
+            if !point::reach(vm, occurrence, second, limit)? {
+                return Ok(None);
+            }
+            let poised = Poised {
+                first: occurrence.instance.first,
+                second,
+            };
+            let plan = Plan {
+                poised,
+                racy,
+                comparison: &Bytes,
+                model: &SequentialConsistency,
+            };
+            if pair::leave_equal_states(vm, &plan) {
+                return Ok(Some((poised, true, Vec::new())));
+            }
+            let mut pairs: Vec<Pair> = Vec::new();
+            for schedule in Schedule::list(settings.schedules.max(1), settings.seed) {
+                let pair = pair::both(vm, &plan, schedule, limit);
+                let violates = matches!(pair.outcome, Outcome::Violation { .. });
+                pairs.push(pair);
+                if violates || is_interrupted() {
+                    break;
+                }
+            }
+            Ok(Some((poised, false, pairs)))
+        });
+        match answer.and_then(|running| running.join()) {
+            Ok(Ok(Some((poised, equal_states, pairs)))) => {
+                looked.poised = Some(poised);
+                looked.equal_states = equal_states;
+                looked.pairs = pairs;
+                true
+            }
+            Ok(Ok(None)) => false,
+            Ok(Err(why)) => {
+                looked.failed = Some(why);
+                false
+            }
+            Err(error) => {
+                looked.failed = Some(error.to_string());
+                false
+            }
+        }
+    }
+}
+
+/// What earlier calls have found out about this recording: a call that was
+/// interrupted goes on where it stopped.
+struct Journal {
+    path: std::path::PathBuf,
+    key: String,
+    known: HashMap<String, Looked>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    key: String,
+    looked: Looked,
+}
+
+impl Journal {
+    fn open(recording: &Recording, settings: Settings) -> Journal {
+        let path = recording.directory.join("explored.jsonl");
+        let key = format!(
+            "{} schedules {} seed {}",
+            env!("CARGO_PKG_VERSION"),
+            settings.schedules,
+            settings.seed
+        );
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        // A line that was cut off with the process that wrote it is left out.
+        let known = text
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Entry>(line).ok())
+            .map(|entry| (entry.key, entry.looked))
+            .collect();
+        Journal { path, key, known }
+    }
+
+    fn key(&self, occurrence: &Occurrence) -> String {
+        let Instance {
+            first,
+            second,
+            address,
+            ..
+        } = occurrence.instance;
+        format!("{} {first} {second} {address:#x}", self.key)
+    }
+
+    fn find(&self, occurrence: &Occurrence) -> Option<&Looked> {
+        self.known.get(&self.key(occurrence))
+    }
+
+    fn add(&self, looked: &Looked) {
+        // Interrupted ones are looked at again.
+        if is_interrupted() {
+            return;
+        }
+        let entry = Entry {
+            key: self.key(&looked.occurrence),
+            looked: looked.clone(),
+        };
+        let Ok(mut line) = serde_json::to_vec(&entry) else {
+            return;
+        };
+        line.push(b'\n');
+        use std::os::unix::fs::OpenOptionsExt;
+        let file = std::fs::OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&self.path);
+        // A recording on a medium that cannot be written is explored anew.
+        let _ = file.and_then(|mut file| file.write_all(&line));
+    }
+}

@@ -1,0 +1,361 @@
+//! Paired executions from the race point (paper 003, algorithm 1 and section
+//! 4.4; design: only a difference inside a pair is the race's doing).
+
+use crate::compare::{OutputComparison, OutputDifference};
+use crate::model::MemoryModel;
+use crate::names;
+use crate::policy::Schedule;
+use crate::run::{self, Ending, Run};
+use race::{Event, EventKind, Frame, Moment, Order};
+use serde::{Deserialize, Serialize};
+use std::any::Any;
+use std::cell::RefCell;
+use std::rc::Rc;
+use symbols::ModuleMap;
+use vm::context::Registers;
+use vm::observe::{Interest, Observer, SyscallEvent, ThreadEvent};
+use vm::snapshot::{CopyError, Limits, Running};
+use vm::{Error, Vm};
+
+/// Instructions each thread may run to its next sequencer when states are
+/// compared.
+const REMAINDER: u64 = 100_000;
+
+/// Events told of an execution.
+const EVENTS: usize = 40;
+
+/// The two accesses at the race point.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Poised {
+    pub first: Moment,
+    pub second: Moment,
+}
+
+impl Poised {
+    /// The threads in the order in which they make their accesses.
+    pub fn order(&self, swapped: bool) -> [u32; 2] {
+        if swapped {
+            [self.second.thread, self.first.thread]
+        } else {
+            [self.first.thread, self.second.thread]
+        }
+    }
+}
+
+/// What a pair shows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Outcome {
+    /// Nothing to tell the two apart.
+    Same,
+    /// One of the two violates a specification, the other does not.
+    Violation {
+        swapped: bool,
+        ending: Ending,
+    },
+    Output(Box<OutputDifference>),
+    /// At least one did not come to an end that says anything.
+    Inconclusive(String),
+}
+
+/// Both orders under one schedule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pair {
+    pub schedule: Schedule,
+    pub outcome: Outcome,
+    /// Digests of what the two showed.
+    pub digests: [u64; 2],
+    pub instructions: u64,
+    /// What happened in each, where the outcome needs to be explained.
+    pub orders: Vec<Order>,
+}
+
+/// What is run and how far.
+pub struct Plan<'a> {
+    pub poised: Poised,
+    /// Where threads may be preempted besides synchronisation.
+    pub racy: &'a [u64],
+    pub comparison: &'a dyn OutputComparison,
+    pub model: &'a dyn MemoryModel,
+}
+
+/// The two accesses, then the rest under the schedule.
+pub fn play(
+    vm: &mut Vm,
+    plan: &Plan<'_>,
+    swapped: bool,
+    schedule: Schedule,
+    limit: u64,
+) -> Result<Run, Error> {
+    let before = vm.instructions();
+    plan.model.begin(vm);
+    for thread in plan.poised.order(swapped) {
+        vm.run_thread(thread, 1, false)?;
+    }
+    run::schedule(vm, schedule, plan.racy);
+    let ending = run::finish(vm, limit)?;
+    Ok(Run {
+        ending,
+        instructions: vm.instructions() - before,
+        outputs: vm.captured(),
+        inputs: vm.inputs_taken(),
+    })
+}
+
+fn answer<R>(running: Result<Running<Result<R, String>>, CopyError>) -> Result<R, String>
+where
+    R: serde::de::DeserializeOwned,
+{
+    running
+        .and_then(|running| running.join())
+        .map_err(|error| error.to_string())?
+}
+
+/// Both orders under one schedule, at the same time.
+pub fn both(vm: &mut Vm, plan: &Plan<'_>, schedule: Schedule, limit: u64) -> Pair {
+    let running = [false, true]
+        .map(|swapped| vm.copy(limits(), |vm| play(vm, plan, swapped, schedule, limit)));
+    let [recorded, swapped] = running.map(|running| answer(running).unwrap_or_else(Run::lost));
+    let outcome = judge(plan, &recorded, &swapped);
+    let mut pair = Pair {
+        schedule,
+        outcome,
+        digests: [recorded.digest(), swapped.digest()],
+        instructions: recorded.instructions,
+        orders: Vec::new(),
+    };
+    explain(vm, plan, &mut pair, limit);
+    pair
+}
+
+fn limits() -> Limits {
+    // `play` sets the instructions itself.
+    Limits {
+        instructions: u64::MAX / 2,
+        ..Limits::default()
+    }
+}
+
+fn judge(plan: &Plan<'_>, recorded: &Run, swapped: &Run) -> Outcome {
+    let violates = |run: &Run| run.ending.violation().is_some();
+    match (violates(recorded), violates(swapped)) {
+        (true, false) if !swapped.ending.is_open() => {
+            return Outcome::Violation {
+                swapped: false,
+                ending: recorded.ending.clone(),
+            };
+        }
+        (false, true) if !recorded.ending.is_open() => {
+            return Outcome::Violation {
+                swapped: true,
+                ending: swapped.ending.clone(),
+            };
+        }
+        _ => {}
+    }
+    if let Some(difference) = plan.comparison.compare(recorded, swapped) {
+        return Outcome::Output(Box::new(difference));
+    }
+    for run in [recorded, swapped] {
+        if run.ending.is_open() {
+            return Outcome::Inconclusive(run.ending.describe());
+        }
+    }
+    Outcome::Same
+}
+
+/// Runs a pair that differs once more, to see stacks, bytes and events.
+fn explain(vm: &mut Vm, plan: &Plan<'_>, pair: &mut Pair, limit: u64) {
+    let difference = match &pair.outcome {
+        Outcome::Output(difference) => Some(difference.clone()),
+        Outcome::Violation { .. } => None,
+        Outcome::Same | Outcome::Inconclusive(_) => return,
+    };
+    let schedule = pair.schedule;
+    let told: Vec<Result<(Run, Told), String>> = [false, true]
+        .into_iter()
+        .map(|swapped| {
+            let stop_at = difference
+                .as_ref()
+                .and_then(|difference| difference.moments[usize::from(swapped)]);
+            let window = difference
+                .as_ref()
+                .filter(|difference| difference.in_block)
+                .map(|difference| (difference.name.clone(), difference.offset));
+            answer(vm.copy(limits(), |vm| {
+                let told = Rc::new(RefCell::new(Told::default()));
+                vm.observe(Box::new(Narrator {
+                    told: told.clone(),
+                    modules: names::modules(vm),
+                    stop_at,
+                }));
+                if let Some((name, offset)) = window {
+                    vm.keep_output_from(&name, offset);
+                }
+                let run = play(vm, plan, swapped, schedule, limit)?;
+                vm.take_observers();
+                Ok((run, told.take()))
+            }))
+        })
+        .collect();
+    let [Ok((recorded, first)), Ok((swapped, second))] = told.as_slice() else {
+        return;
+    };
+    for (name, (run, told)) in ["recorded", "swapped"]
+        .into_iter()
+        .zip([(recorded, first), (swapped, second)])
+    {
+        let mut events = accesses(plan, name == "swapped");
+        events.extend(told.events.clone());
+        pair.orders.push(Order {
+            name: name.to_string(),
+            events,
+            outcome: Some(run.ending.describe()),
+        });
+    }
+    if let Some(mut difference) = difference {
+        if difference.in_block
+            && let Some(closer) = plan.comparison.compare(recorded, swapped)
+        {
+            difference = Box::new(closer);
+        }
+        difference.stacks = [first.stack.clone(), second.stack.clone()];
+        pair.outcome = Outcome::Output(difference);
+    }
+}
+
+fn accesses(plan: &Plan<'_>, swapped: bool) -> Vec<Event> {
+    plan.poised
+        .order(swapped)
+        .into_iter()
+        .map(|thread| {
+            let first = thread == plan.poised.first.thread;
+            let moment = if first {
+                plan.poised.first
+            } else {
+                plan.poised.second
+            };
+            Event {
+                thread,
+                kind: EventKind::Access,
+                text: format!(
+                    "makes the {} access",
+                    if first { "first" } else { "second" }
+                ),
+                access: Some(u8::from(!first)),
+                moment: Some(moment),
+            }
+        })
+        .collect()
+}
+
+/// What was seen of an execution besides its outputs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Told {
+    events: Vec<Event>,
+    /// At the write asked for.
+    stack: Vec<Frame>,
+}
+
+/// Notes switches, outputs and one stack.
+struct Narrator {
+    told: Rc<RefCell<Told>>,
+    modules: Rc<ModuleMap>,
+    stop_at: Option<Moment>,
+}
+
+impl Narrator {
+    fn note(&mut self, thread: u32, kind: EventKind, text: String, moment: Moment) {
+        let mut told = self.told.borrow_mut();
+        if told.events.len() < EVENTS {
+            told.events.push(Event {
+                thread,
+                kind,
+                text,
+                access: None,
+                moment: Some(moment),
+            });
+        }
+    }
+}
+
+impl Observer for Narrator {
+    fn interest(&self) -> Interest {
+        Interest::default()
+    }
+
+    fn syscall(&mut self, event: &SyscallEvent, registers: &Registers) {
+        if self.stop_at == Some(event.moment) {
+            self.told.borrow_mut().stack = names::stack(&self.modules, registers);
+        }
+        if event.number == libc::SYS_write as u64 && event.result > 0 {
+            let length = (event.result as usize).min(60);
+            let bytes = vm::memory::read_vec(event.arguments[1], length).unwrap_or_default();
+            let text = format!(
+                "write({}, \"{}\")",
+                event.arguments[0] as i32,
+                bytes.escape_ascii()
+            );
+            self.note(event.moment.thread, EventKind::Output, text, event.moment);
+        }
+    }
+
+    fn thread(&mut self, moment: Moment, event: ThreadEvent) {
+        match event {
+            ThreadEvent::Switched { to, .. } => {
+                self.note(
+                    to,
+                    EventKind::Switch,
+                    format!("thread {to} goes on"),
+                    moment,
+                );
+            }
+            ThreadEvent::Exited { thread } => {
+                self.note(
+                    thread,
+                    EventKind::End,
+                    format!("thread {thread} ends"),
+                    moment,
+                );
+            }
+            ThreadEvent::Started { thread, parent } => {
+                let text = format!("starts thread {thread}");
+                self.note(parent, EventKind::Release, text, moment);
+            }
+            ThreadEvent::FutexWake { .. } => {}
+        }
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+/// Whether both orders leave the very same state when each thread has come to
+/// its next sequencer: then all that follows is the same as well.
+pub fn leave_equal_states(vm: &mut Vm, plan: &Plan<'_>) -> bool {
+    // A system call changes the kernel, which the state does not show.
+    for thread in plan.poised.order(false) {
+        let at = vm.registers(thread).map_or(0, |regs| regs.rip);
+        if vm::memory::get::<[u8; 2]>(at).is_ok_and(|code| code == [0x0f, 0x05]) {
+            return false;
+        }
+    }
+    let states = [false, true].map(|swapped| {
+        vm.copy(limits(), |vm| {
+            plan.model.begin(vm);
+            for thread in plan.poised.order(swapped) {
+                vm.run_thread(thread, 1, false)?;
+            }
+            let threads = plan.poised.order(false);
+            for thread in threads {
+                vm.run_thread(thread, REMAINDER, true)?;
+            }
+            // Memory that only exists below the stack pointers counts as well:
+            // equal is equal.
+            let counts = threads.map(|thread| vm.executed(thread));
+            Ok((vm.state_hash(), counts, vm.threads.len()))
+        })
+    });
+    let [one, other] = states.map(answer);
+    one.is_ok() && one == other
+}

@@ -1,0 +1,167 @@
+//! Loops that wait for memory to change: ad hoc synchronisation, or for ever.
+//!
+//! Paper 003, section 4.2, calls a loop infinite if its exit condition cannot
+//! change any more. Here every thread that can run is watched for a while: a
+//! thread spins if nothing it reads and does not write itself is written by
+//! any other thread meanwhile. If all that can run spin, nobody is left to end
+//! the loops. A thread that sleeps may still come: it is let go first, with
+//! the spinning ones held.
+
+use crate::names;
+use race::Frame;
+use std::any::Any;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use symbols::ModuleMap;
+use vm::observe::{AccessEvent, Interest, Observer};
+use vm::schedule::PolicyName;
+use vm::thread::State;
+use vm::{Error, Stop, Vm};
+
+/// How long the threads are watched, and how long each runs at a time.
+const WINDOW: u64 = 300_000;
+const TURN: u64 = 3_000;
+
+/// A thread that has run less than this in the window is not judged.
+const ENOUGH: u64 = 20;
+
+/// A thread in a loop that ends only if somebody else writes.
+pub struct Spinner {
+    pub thread: u32,
+    pub stack: Vec<Frame>,
+    /// What it reads outside its stack and nobody writes.
+    pub reads: Vec<u64>,
+}
+
+impl Spinner {
+    pub fn describe(&self, modules: &ModuleMap) -> String {
+        let at = names::own_place(&self.stack);
+        match self.reads.first() {
+            Some(address) => format!(
+                "thread {} loops at {at}, reading {}",
+                self.thread,
+                names::variable(modules, *address)
+            ),
+            None => format!("thread {} loops at {at}", self.thread),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    reads: BTreeSet<u64>,
+    writes: BTreeSet<u64>,
+}
+
+/// What each thread touched, by words of eight bytes.
+struct Watch(Rc<RefCell<BTreeMap<u32, Seen>>>);
+
+impl Observer for Watch {
+    fn interest(&self) -> Interest {
+        Interest {
+            accesses: true,
+            ..Interest::default()
+        }
+    }
+
+    fn accesses(&mut self, batch: &[AccessEvent]) {
+        let mut threads = self.0.borrow_mut();
+        for access in batch {
+            let seen = threads.entry(access.moment.thread).or_default();
+            let words =
+                access.address / 8..=(access.address + u64::from(access.size).max(1) - 1) / 8;
+            for word in words.take(64) {
+                if access.read {
+                    seen.reads.insert(word * 8);
+                }
+                if access.write {
+                    seen.writes.insert(word * 8);
+                }
+            }
+        }
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+/// What a copy that does not come to an end is doing.
+pub enum Doing {
+    /// All that can run spin.
+    Spinning(Vec<Spinner>),
+    /// Somebody makes progress.
+    Working,
+    /// It stopped while it was watched.
+    Stopped(Stop),
+}
+
+/// Watches the threads for a while.
+pub fn look(vm: &mut Vm, modules: &ModuleMap) -> Result<Doing, Error> {
+    let seen = Rc::new(RefCell::new(BTreeMap::new()));
+    vm.observe(Box::new(Watch(seen.clone())));
+    vm.schedule_by(PolicyName::RoundRobin.build(0, TURN));
+    let before: BTreeMap<u32, u64> = vm
+        .threads
+        .keys()
+        .map(|thread| (*thread, vm.executed(*thread)))
+        .collect();
+    vm.limit(WINDOW);
+    let stop = vm.run(None)?;
+    vm.take_observers();
+    if stop != Stop::Limit {
+        return Ok(Doing::Stopped(stop));
+    }
+    let seen = seen.take();
+    let mut spinners = Vec::new();
+    for thread in vm.threads.keys() {
+        let ran = vm.executed(*thread) - before.get(thread).copied().unwrap_or(0);
+        if ran < ENOUGH {
+            continue;
+        }
+        let empty = Seen::default();
+        let own = seen.get(thread).unwrap_or(&empty);
+        let waits_for: BTreeSet<u64> = own.reads.difference(&own.writes).copied().collect();
+        let written = seen
+            .iter()
+            .filter(|(other, _)| *other != thread)
+            .any(|(_, other)| !other.writes.is_disjoint(&waits_for));
+        if written {
+            return Ok(Doing::Working);
+        }
+        let Some(regs) = vm.registers(*thread) else {
+            continue;
+        };
+        let stack_range = vm
+            .space
+            .find(regs.gpr[vm::context::reg::RSP])
+            .map(|(range, _)| range);
+        let reads = waits_for
+            .into_iter()
+            .filter(|address| {
+                !stack_range
+                    .as_ref()
+                    .is_some_and(|range| range.contains(address))
+            })
+            .collect();
+        spinners.push(Spinner {
+            thread: *thread,
+            stack: names::stack(modules, &regs),
+            reads,
+        });
+    }
+    // A program that counts to a large number writes and reads only its own.
+    if spinners.is_empty() || spinners.iter().all(|spinner| spinner.reads.is_empty()) {
+        return Ok(Doing::Working);
+    }
+    Ok(Doing::Spinning(spinners))
+}
+
+/// Some thread sleeps that has not been seen running.
+pub fn has_sleepers(vm: &Vm, spinners: &[Spinner]) -> bool {
+    vm.threads.values().any(|thread| {
+        matches!(&thread.state, State::Blocked(wait) if wait.deadline.is_some())
+            && !spinners.iter().any(|spinner| spinner.thread == thread.id)
+    })
+}

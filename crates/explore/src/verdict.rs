@@ -1,0 +1,276 @@
+//! One answer of everything that was looked at (paper 003, section 4.6).
+
+use crate::compare::OutputDifference;
+use crate::names::own_frame;
+use crate::point::Barrier;
+use crate::run::Ending;
+use crate::witness::{Play, Witness};
+use crate::{Looked, Outcome, Pair};
+use race::{Consequence, Difference, DifferenceKind, Order, Verdict, labels};
+use std::collections::BTreeSet;
+
+/// What a race can do, as far as was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conclusion {
+    pub verdict: Verdict,
+    pub consequence: Option<Consequence>,
+    /// Pairs of executions behind the verdict.
+    pub k: u32,
+    /// Primaries, and schedules per primary.
+    pub paths: u32,
+    pub schedules: u32,
+    pub explanation: String,
+    pub differences: Vec<Difference>,
+    pub orders: Vec<Order>,
+    pub labels: Vec<&'static str>,
+    /// Counts of what the pairs showed, in words.
+    pub counts: String,
+    /// How to see it again.
+    pub witness: Option<Witness>,
+}
+
+/// The answer for one race; none if nothing was looked at.
+pub fn conclude(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
+    if looked.is_empty() {
+        return None;
+    }
+    let pairs: Vec<(&Looked, &Pair)> = looked
+        .iter()
+        .flat_map(|looked| looked.pairs.iter().map(move |pair| (looked, pair)))
+        .collect();
+    let equal = looked.iter().filter(|looked| looked.equal_states).count() as u32;
+    let count = |wanted: fn(&Outcome) -> bool| {
+        pairs
+            .iter()
+            .filter(|(_, pair)| wanted(&pair.outcome))
+            .count() as u32
+    };
+    let same = count(|outcome| *outcome == Outcome::Same);
+    let violations = count(|outcome| matches!(outcome, Outcome::Violation { .. }));
+    let outputs = count(|outcome| matches!(outcome, Outcome::Output(_)));
+    let open = count(|outcome| matches!(outcome, Outcome::Inconclusive(_)));
+    let k = pairs.len() as u32 + equal * schedules;
+    let mut conclusion = Conclusion {
+        verdict: Verdict::Unclassified,
+        consequence: None,
+        k,
+        paths: looked
+            .iter()
+            .filter(|looked| looked.poised.is_some())
+            .count() as u32,
+        schedules,
+        explanation: String::new(),
+        differences: Vec::new(),
+        orders: Vec::new(),
+        labels: Vec::new(),
+        counts: format!(
+            "{} pairs of executions: {violations} violate a specification in one order only, \
+             {outputs} differ in output, {same} do not differ, {open} did not end",
+            pairs.len()
+        ),
+        witness: None,
+    };
+    if equal > 0 {
+        conclusion.counts.push_str(&format!(
+            "; in {equal} of {} occurrences both orders leave the same state, so every schedule \
+             goes on the same",
+            looked.len()
+        ));
+    }
+    if depends_on_schedule(looked) {
+        conclusion.labels.push(labels::SCHEDULE_DEPENDENT_OUTPUT);
+    }
+    if let Some((looked, ending)) = looked.iter().find_map(|looked| match &looked.barrier {
+        Some(Barrier::Violates(ending)) => Some((looked, ending)),
+        _ => None,
+    }) {
+        conclusion.verdict = Verdict::SpecViolated;
+        conclusion.consequence = ending.violation();
+        conclusion.explanation = format!(
+            "with the first access held back for a while, the program {}",
+            ending.describe()
+        );
+        conclusion.witness = Some(Witness::held(looked, ending));
+        return Some(conclusion);
+    }
+    let violation = pairs.iter().find_map(|(looked, pair)| match &pair.outcome {
+        Outcome::Violation { swapped, ending } => Some((*looked, *pair, *swapped, ending)),
+        _ => None,
+    });
+    if let Some((looked, pair, swapped, ending)) = violation {
+        violated(&mut conclusion, looked, pair, swapped, ending);
+        return Some(conclusion);
+    }
+    let differing = pairs.iter().find_map(|(looked, pair)| match &pair.outcome {
+        Outcome::Output(difference) if counts(looked, difference) => {
+            Some((*looked, *pair, difference.as_ref()))
+        }
+        _ => None,
+    });
+    if let Some((looked, pair, difference)) = differing {
+        output_differs(&mut conclusion, looked, pair, difference);
+        return Some(conclusion);
+    }
+    if same > 0 || equal > 0 || outputs > 0 {
+        conclusion.verdict = Verdict::KWitnessHarmless;
+        conclusion.k = same + outputs + equal * schedules;
+        conclusion.explanation = if outputs > 0 {
+            "the two orders print the same lines in an order that the schedule decides, not the \
+             race"
+                .to_string()
+        } else if same == 0 {
+            "both orders leave the same registers and memory, so everything that follows is the \
+             same"
+                .to_string()
+        } else {
+            "whichever access comes first, nothing that can be seen from outside changes"
+                .to_string()
+        };
+        return Some(conclusion);
+    }
+    let ordered = looked.iter().find_map(|looked| match &looked.barrier {
+        Some(Barrier::Ordered(why)) => Some(why),
+        _ => None,
+    });
+    if let Some(why) = ordered {
+        conclusion.verdict = Verdict::SingleOrdering;
+        conclusion.labels.push(labels::AD_HOC_SYNC);
+        conclusion.explanation = format!("the second access cannot come first: {why}");
+        conclusion.k = looked.len() as u32;
+        return Some(conclusion);
+    }
+    conclusion.explanation = looked
+        .iter()
+        .find_map(|looked| match (&looked.barrier, &looked.failed) {
+            (Some(Barrier::Unknown(why)), _) | (_, Some(why)) => Some(why.clone()),
+            _ => None,
+        })
+        .or_else(|| {
+            pairs.iter().find_map(|(_, pair)| match &pair.outcome {
+                Outcome::Inconclusive(why) => Some(format!("no pair ended: the program {why}")),
+                _ => None,
+            })
+        })
+        .unwrap_or_else(|| "nothing could be found out".to_string());
+    Some(conclusion)
+}
+
+/// The same order under different schedules shows different things.
+fn depends_on_schedule(looked: &[Looked]) -> bool {
+    looked.iter().any(|looked| {
+        let digests: BTreeSet<u64> = looked
+            .pairs
+            .iter()
+            .filter(|pair| !matches!(pair.outcome, Outcome::Inconclusive(_)))
+            .map(|pair| pair.digests[0])
+            .collect();
+        digests.len() > 1
+    })
+}
+
+/// A difference counts, unless it is one of the order of lines in a program
+/// whose lines come in any order anyway.
+fn counts(looked: &Looked, difference: &OutputDifference) -> bool {
+    !difference.permuted || !depends_on_schedule(std::slice::from_ref(looked))
+}
+
+fn order_words(swapped: bool) -> &'static str {
+    if swapped {
+        "with the accesses swapped"
+    } else {
+        "with the accesses in recorded order"
+    }
+}
+
+fn violated(
+    conclusion: &mut Conclusion,
+    looked: &Looked,
+    pair: &Pair,
+    swapped: bool,
+    ending: &Ending,
+) {
+    conclusion.verdict = Verdict::SpecViolated;
+    conclusion.consequence = ending.violation();
+    conclusion.explanation = format!(
+        "{}, the program {} ({}; in the other order it does not)",
+        order_words(swapped),
+        ending.describe(),
+        pair.schedule
+    );
+    let mut ends = ["ends normally".to_string(), "ends normally".to_string()];
+    ends[usize::from(swapped)] = ending.describe();
+    let [recorded, swapped_end] = ends;
+    conclusion.differences.push(Difference {
+        kind: DifferenceKind::Exit,
+        what: "end of the program".to_string(),
+        at: own_frame(ending.stack()).cloned(),
+        recorded,
+        swapped: swapped_end,
+    });
+    conclusion.orders = pair.orders.clone();
+    conclusion.witness = Some(Witness::of(
+        looked,
+        pair,
+        Play::Order { swapped },
+        ending.describe(),
+    ));
+}
+
+fn output_differs(
+    conclusion: &mut Conclusion,
+    looked: &Looked,
+    pair: &Pair,
+    difference: &OutputDifference,
+) {
+    conclusion.verdict = Verdict::OutputDiffers;
+    conclusion.consequence = Some(Consequence::Output);
+    let at = own_frame(&difference.stacks[1])
+        .or_else(|| own_frame(&difference.stacks[0]))
+        .cloned();
+    let place = at.as_ref().map_or_else(String::new, |frame| {
+        format!("{}, ", crate::names::place(frame))
+    });
+    let what = if difference.name == "exit code" {
+        format!(
+            "the program ends with {} instead of {}",
+            difference.swapped, difference.recorded
+        )
+    } else {
+        format!(
+            "the program writes {} instead of {} ({place}{})",
+            difference.swapped, difference.recorded, difference.name
+        )
+    };
+    conclusion.explanation = format!("with the accesses swapped, {what}; {}", pair.schedule);
+    if difference.speculative {
+        conclusion
+            .explanation
+            .push_str("; speculative: input was read after the outputs had parted");
+    }
+    let kind = match (difference.name.as_str(), difference.file) {
+        ("exit code", _) => DifferenceKind::Exit,
+        (_, true) => DifferenceKind::File,
+        _ => DifferenceKind::Output,
+    };
+    let what = match kind {
+        DifferenceKind::Exit => difference.name.clone(),
+        _ => format!("{} at byte {}", difference.name, difference.offset),
+    };
+    conclusion.differences.push(Difference {
+        kind,
+        what: what.clone(),
+        at,
+        recorded: difference.recorded.clone(),
+        swapped: difference.swapped.clone(),
+    });
+    conclusion.orders = pair.orders.clone();
+    conclusion.witness = Some(Witness::of(
+        looked,
+        pair,
+        Play::Both,
+        format!(
+            "{what}: {} instead of {}",
+            difference.swapped, difference.recorded
+        ),
+    ));
+}

@@ -1,0 +1,308 @@
+//! Evidence: executions that show what a race does, to be run again.
+//!
+//! A witness is data: where the first access is held, where the second is,
+//! which order, which schedule. Running it again gives the same execution to
+//! the last instruction (paper 003, section 4.7). They are kept in the
+//! recording's directory, `evidence.json`, numbered from 1.
+
+use crate::pair::{self, Plan};
+use crate::point;
+use crate::run::{self, Ending, Run};
+use crate::{
+    Bytes, Error, Looked, Occurrence, OutputComparison, Pair, Poised, Schedule,
+    SequentialConsistency,
+};
+use race::Moment;
+use serde::{Deserialize, Serialize};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+use vm::copy::InputIndex;
+use vm::record::Recording;
+use vm::snapshot::Limits;
+use vm::{Stop, Vm};
+
+/// What is to be run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Play {
+    /// One order.
+    Order { swapped: bool },
+    /// Both, to compare their outputs.
+    Both,
+    /// The first thread held until the others stop, then released.
+    Held,
+}
+
+/// One piece of evidence.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Witness {
+    pub id: u32,
+    pub occurrence: Occurrence,
+    pub second: Moment,
+    pub play: Play,
+    pub schedule: Schedule,
+    pub racy: Vec<u64>,
+    pub limit: u64,
+    /// What was seen, in words.
+    pub seen: String,
+}
+
+/// What running a witness again gave.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Replayed {
+    /// The execution in recorded order, and swapped; only those that were run.
+    pub recorded: Option<Run>,
+    pub swapped: Option<Run>,
+    /// It did the same again.
+    pub still_there: bool,
+    pub seen: String,
+}
+
+impl Witness {
+    pub(crate) fn of(looked: &Looked, pair: &Pair, play: Play, seen: String) -> Witness {
+        let instance = looked.occurrence.instance;
+        Witness {
+            id: 0,
+            occurrence: looked.occurrence,
+            second: looked
+                .poised
+                .map_or(instance.second, |poised| poised.second),
+            play,
+            schedule: pair.schedule,
+            racy: looked.racy.clone(),
+            limit: looked.limit,
+            seen,
+        }
+    }
+
+    pub(crate) fn held(looked: &Looked, ending: &Ending) -> Witness {
+        Witness {
+            id: 0,
+            occurrence: looked.occurrence,
+            second: looked.occurrence.instance.second,
+            play: Play::Held,
+            schedule: Schedule::Recorded,
+            racy: Vec::new(),
+            limit: looked.limit,
+            seen: ending.describe(),
+        }
+    }
+
+    /// The schedule in words.
+    pub fn words(&self) -> Vec<String> {
+        let first = self.occurrence.instance.first;
+        let second = self.second;
+        let mut words = vec![
+            format!(
+                "run as recorded until thread {} is about to make the first access ({first})",
+                first.thread
+            ),
+            format!("hold thread {} there", first.thread),
+        ];
+        let swap = |swapped: bool| {
+            let [one, other] = if swapped {
+                [second.thread, first.thread]
+            } else {
+                [first.thread, second.thread]
+            };
+            format!("let thread {one} make its access, then thread {other}")
+        };
+        if self.play == Play::Held {
+            words.push("run the other threads until none can go on".to_string());
+            words.push(format!(
+                "release thread {} and run to the end",
+                first.thread
+            ));
+            return words;
+        }
+        words.push(format!(
+            "run the others until thread {} is about to make the second access ({second})",
+            second.thread
+        ));
+        match self.play {
+            Play::Order { swapped } => words.push(swap(swapped)),
+            Play::Both | Play::Held => {
+                words.push(format!("once {}", swap(false)));
+                words.push(format!("and once {}", swap(true)));
+            }
+        }
+        words.push(format!("go on under {} to the end", self.schedule));
+        words
+    }
+
+    /// Brings a replay, which is made a copy, to the race point. False if it
+    /// is not reached: the recording is another one.
+    pub fn approach(&self, vm: &mut Vm, inputs: InputIndex) -> Result<bool, vm::Error> {
+        vm.know_inputs(Rc::new(inputs));
+        let first = self.occurrence.instance.first;
+        let there = matches!(vm.run(Some(first))?, Stop::Reached(_))
+            && vm.executed(first.thread) == first.count;
+        if !there {
+            return Ok(false);
+        }
+        vm.detach(Limits {
+            instructions: u64::MAX / 2,
+            ..Limits::default()
+        })?;
+        if self.play == Play::Held {
+            return Ok(true);
+        }
+        point::reach(vm, self.occurrence, self.second, self.limit)
+    }
+
+    /// From the race point: makes the accesses in this order and sets the
+    /// schedule for what follows.
+    pub fn swap_and_schedule(&self, vm: &mut Vm, swapped: bool) -> Result<(), vm::Error> {
+        for thread in self.poised().order(swapped) {
+            vm.run_thread(thread, 1, false)?;
+        }
+        run::schedule(vm, self.schedule, &self.racy);
+        vm.limit(self.limit);
+        Ok(())
+    }
+
+    fn poised(&self) -> Poised {
+        Poised {
+            first: self.occurrence.instance.first,
+            second: self.second,
+        }
+    }
+
+    /// Runs it again.
+    pub fn replay(&self, recording: &Recording) -> Result<Replayed, Error> {
+        let index = vm::snapshot::index_inputs(recording)
+            .map_err(|error| Error::Replay(error.to_string()))?;
+        let witness = self.clone();
+        let answer = vm::snapshot::isolated(|| {
+            let mut vm = Vm::replay(recording)?;
+            vm.mute();
+            if !witness.approach(&mut vm, index)? {
+                return Ok(None);
+            }
+            let plan = Plan {
+                poised: witness.poised(),
+                racy: &witness.racy,
+                comparison: &Bytes,
+                model: &SequentialConsistency,
+            };
+            let mut run = |swapped: bool| {
+                let limits = Limits {
+                    instructions: u64::MAX / 2,
+                    ..Limits::default()
+                };
+                let copy = vm.copy(limits, |vm| {
+                    pair::play(vm, &plan, swapped, witness.schedule, witness.limit)
+                });
+                match copy.and_then(|running| running.join()) {
+                    Ok(Ok(run)) => run,
+                    Ok(Err(why)) => Run::lost(why),
+                    Err(error) => Run::lost(error.to_string()),
+                }
+            };
+            Ok(Some(match witness.play {
+                Play::Held => {
+                    let barrier = point::barrier(&mut vm, witness.occurrence, witness.limit)?;
+                    let ending = match barrier {
+                        crate::Barrier::Violates(ending) => ending,
+                        crate::Barrier::Ordered(why) | crate::Barrier::Unknown(why) => {
+                            Ending::Lost(why)
+                        }
+                    };
+                    Replayed {
+                        still_there: ending.violation().is_some(),
+                        seen: ending.describe(),
+                        recorded: None,
+                        swapped: Some(Run {
+                            ending,
+                            instructions: 0,
+                            outputs: vm.captured(),
+                            inputs: 0,
+                        }),
+                    }
+                }
+                Play::Order { swapped } => {
+                    let one = run(swapped);
+                    Replayed {
+                        still_there: one.ending.violation().is_some(),
+                        seen: one.ending.describe(),
+                        recorded: (!swapped).then(|| one.clone()),
+                        swapped: swapped.then_some(one),
+                    }
+                }
+                Play::Both => {
+                    let (one, other) = (run(false), run(true));
+                    let difference = Bytes.compare(&one, &other);
+                    Replayed {
+                        still_there: difference.is_some(),
+                        seen: difference.map_or_else(
+                            || "the outputs are the same".to_string(),
+                            |difference| {
+                                format!(
+                                    "{} at byte {}: {} instead of {}",
+                                    difference.name,
+                                    difference.offset,
+                                    difference.swapped,
+                                    difference.recorded
+                                )
+                            },
+                        ),
+                        recorded: Some(one),
+                        swapped: Some(other),
+                    }
+                }
+            }))
+        })?;
+        answer.join()?.map_err(Error::Replay)?.ok_or_else(|| {
+            Error::Replay("the race point of this evidence is not in the recording".to_string())
+        })
+    }
+}
+
+fn path(recording: &Recording) -> PathBuf {
+    recording.directory.join("evidence.json")
+}
+
+/// Keeps the evidence with the recording. Numbers are given here, by position.
+pub fn write_evidence(recording: &Recording, witnesses: &mut [Witness]) -> Result<(), Error> {
+    for (witness, id) in witnesses.iter_mut().zip(1..) {
+        witness.id = id;
+    }
+    let path = path(recording);
+    let fail = |error: std::io::Error| Error::Evidence {
+        path: path.clone(),
+        error,
+    };
+    let text = serde_json::to_vec_pretty(witnesses).map_err(|error| fail(error.into()))?;
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&path)
+        .map_err(fail)?;
+    std::io::Write::write_all(&mut file, &text).map_err(fail)
+}
+
+/// One piece of evidence of a recording.
+pub fn read_evidence(recording: &Recording, number: u32) -> Result<Witness, Error> {
+    let path = path(recording);
+    let text = match std::fs::read(&path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        other => other.map_err(|error| Error::Evidence {
+            path: path.clone(),
+            error,
+        })?,
+    };
+    let all: Vec<Witness> = if text.is_empty() {
+        Vec::new()
+    } else {
+        serde_json::from_slice(&text).map_err(|error| Error::Evidence {
+            path: path.clone(),
+            error: error.into(),
+        })?
+    };
+    all.into_iter()
+        .find(|witness| witness.id == number)
+        .ok_or(Error::NoEvidence { number, path })
+}

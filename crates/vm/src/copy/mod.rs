@@ -1,0 +1,86 @@
+//! The outside, as a copy of the world sees it.
+//!
+//! Paper 003 runs alternates inside a model of the environment; here a copy
+//! (see `snapshot`) gets what the recorded run got, and leaves no trace:
+//! - what it writes to streams is captured per stream (`outputs`);
+//! - what it writes to files goes to an overlay that only it sees (`overlay`);
+//! - what it reads comes from the recording, matched per stream: per
+//!   descriptor by how it came to be, per path, per question (`inputs`).
+//!
+//! The copy may ask in another order than the recorded run did. Deviation from
+//! a real machine: a question the recorded run never asked is answered by the
+//! host if answering changes nothing there (opening to read, stat), with
+//! success if it would change something (unlink), and else with "not
+//! implemented". Guarantee: nothing outside is ever written.
+
+mod inputs;
+mod outputs;
+mod overlay;
+
+pub use inputs::{Consumed, InputIndex};
+pub use outputs::{Captured, FirstDifference, WriteNote, first_difference};
+
+pub(crate) use inputs::{Arrived, Inputs};
+pub(crate) use outputs::Outputs;
+pub(crate) use overlay::Overlay;
+
+use crate::record::Files;
+use crate::schedule::Random64;
+use std::path::PathBuf;
+
+/// The call under way, as far as the outside is concerned.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Asking {
+    /// Which stream or path it is about; 0 if none.
+    pub stream: u64,
+    /// Virtual time.
+    pub now: u64,
+    /// Position in a file, for reads that have one.
+    pub position: Option<u64>,
+    pub arguments: [u64; 6],
+    /// The host may be asked: the answer changes nothing there.
+    pub harmless: bool,
+}
+
+/// What a copy knows of the outside.
+pub(crate) struct CopyIo {
+    pub inputs: Inputs,
+    pub files: Option<Files>,
+    pub overlay: Overlay,
+    pub outputs: Outputs,
+    /// Random numbers after the recorded ones.
+    pub random: Random64,
+    /// The call under way.
+    pub asking: Asking,
+    /// Where the program was started.
+    pub directory: PathBuf,
+}
+
+impl CopyIo {
+    pub fn new(
+        inputs: Inputs,
+        files: Option<Files>,
+        recorded_at: Option<std::time::SystemTime>,
+    ) -> Self {
+        CopyIo {
+            inputs,
+            files,
+            overlay: Overlay::new(recorded_at),
+            outputs: Outputs::default(),
+            random: Random64::new(0x6465_6164_6865_6174),
+            asking: Asking::default(),
+            directory: PathBuf::from("/"),
+        }
+    }
+}
+
+/// A name for a stream: what it is and which one.
+pub(crate) fn stream_key(parts: &[&[u8]]) -> u64 {
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    for part in parts {
+        hash.update(&(part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    // Zero means "no stream".
+    hash.digest().max(1)
+}

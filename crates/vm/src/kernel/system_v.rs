@@ -1,0 +1,314 @@
+//! System V shared memory, semaphores and message queues, and POSIX message
+//! queues.
+//!
+//! The objects are the host's: processes of the guest, and native ones, meet
+//! there. Calls that would wait are made without waiting and tried again.
+//! Attached memory is shared memory like any other (`shared_memory`).
+
+use super::fd::Kind;
+use super::file::WOULD_BLOCK;
+use super::{Call, Halt, Outcome};
+use crate::layout::page_up;
+use crate::machine::Vm;
+use crate::space::{Backing, Placement, Request};
+use crate::thread::{HostInterest, Wait, WaitOn};
+use crate::{host, memory};
+
+const IPC_NOWAIT: u64 = 0o4000;
+const IPC_STAT: i32 = 2;
+
+/// Sizes of the kernel's structures.
+const SHMID_DS: usize = 112;
+const SEMID_DS: usize = 104;
+const MSQID_DS: usize = 120;
+
+/// Longest attached memory whose contents are written down.
+const MOST: u64 = 1 << 30;
+
+impl Vm {
+    /// The call is made again before long, unless a signal comes or its time
+    /// is over.
+    fn try_again(&self, call: &Call, timed_out: i32) -> Outcome {
+        match self.wait_is_over(call) {
+            Some(libc::ETIMEDOUT) => Err(Halt::Errno(timed_out)),
+            Some(errno) => Err(Halt::Errno(errno)),
+            None => Err(Halt::Block(Wait {
+                on: WaitOn::Retry,
+                deadline: call.deadline,
+            })),
+        }
+    }
+
+    pub(super) fn sys_semop(&mut self, call: &mut Call) -> Outcome {
+        let [set, operations, count, timeout, ..] = call.arguments;
+        if count > 500 {
+            return Err(Halt::Errno(libc::E2BIG));
+        }
+        let mut words = memory::read_vec(operations, count as usize * 6)?;
+        let patient = words
+            .chunks_exact(6)
+            .any(|word| u64::from(u16::from_le_bytes([word[4], word[5]])) & IPC_NOWAIT == 0);
+        if !call.again && call.number as i64 == libc::SYS_semtimedop {
+            call.deadline = self.deadline(timeout, false, false)?;
+        }
+        for word in words.chunks_exact_mut(6) {
+            word[5] |= (IPC_NOWAIT >> 8) as u8;
+        }
+        let result = self.io.external(libc::SYS_semop as u32, || {
+            let arguments = [set, words.as_ptr() as u64, count, 0, 0, 0];
+            // SAFETY: the operations are a buffer of ours.
+            let result = unsafe { host::syscall(libc::SYS_semop, arguments) };
+            (result, Vec::new())
+        })?;
+        if result == -i64::from(libc::EAGAIN) && patient {
+            return self.try_again(call, libc::EAGAIN);
+        }
+        Ok(result)
+    }
+
+    pub(super) fn sys_semctl(&mut self, call: &Call) -> Outcome {
+        let [set, _, command, argument, ..] = call.arguments;
+        const GETALL: i32 = 13;
+        let size = match command as i32 {
+            IPC_STAT | 18 | 20 => SEMID_DS,
+            GETALL => {
+                let (_, count) = self.io.external_bytes(libc::SYS_semctl as u32, || {
+                    let mut facts = [0u8; SEMID_DS];
+                    let at = facts.as_mut_ptr() as u64;
+                    // SAFETY: the structure fits the buffer.
+                    let result = unsafe {
+                        host::syscall(libc::SYS_semctl, [set, 0, IPC_STAT as u64, at, 0, 0])
+                    };
+                    // The number of semaphores comes behind the permissions
+                    // and two times.
+                    (result, facts[80..88].to_vec())
+                })?;
+                let count = count.try_into().map_or(0, u64::from_le_bytes);
+                count as usize * 2
+            }
+            _ => return self.host_call(libc::SYS_semctl, call.arguments),
+        };
+        self.host_call_writing(libc::SYS_semctl, call.arguments, |_| vec![(argument, size)])
+    }
+
+    pub(super) fn sys_msgsnd(&mut self, call: &Call) -> Outcome {
+        let [queue, message, size, flags, ..] = call.arguments;
+        let arguments = [queue, message, size, flags | IPC_NOWAIT, 0, 0];
+        let result = self.host_call(libc::SYS_msgsnd, arguments)?;
+        if result == -i64::from(libc::EAGAIN) && flags & IPC_NOWAIT == 0 {
+            return self.try_again(call, libc::EAGAIN);
+        }
+        Ok(result)
+    }
+
+    pub(super) fn sys_msgrcv(&mut self, call: &Call) -> Outcome {
+        let [queue, message, size, kind, flags, _] = call.arguments;
+        let arguments = [queue, message, size, kind, flags | IPC_NOWAIT, 0];
+        let result = self.host_call_writing(libc::SYS_msgrcv, arguments, |length| {
+            vec![(message, 8 + length as usize)]
+        })?;
+        if result == -i64::from(libc::ENOMSG) && flags & IPC_NOWAIT == 0 {
+            return self.try_again(call, libc::EAGAIN);
+        }
+        Ok(result)
+    }
+
+    pub(super) fn sys_msgctl(&mut self, call: &Call) -> Outcome {
+        let [_, command, buffer, ..] = call.arguments;
+        match command as i32 {
+            IPC_STAT | 11 | 13 => self.host_call_writing(libc::SYS_msgctl, call.arguments, |_| {
+                vec![(buffer, MSQID_DS)]
+            }),
+            _ => self.host_call(libc::SYS_msgctl, call.arguments),
+        }
+    }
+
+    pub(super) fn sys_shmctl(&mut self, call: &Call) -> Outcome {
+        let [_, command, buffer, ..] = call.arguments;
+        match command as i32 {
+            IPC_STAT | 13 | 15 => self.host_call_writing(libc::SYS_shmctl, call.arguments, |_| {
+                vec![(buffer, SHMID_DS)]
+            }),
+            _ => self.host_call(libc::SYS_shmctl, call.arguments),
+        }
+    }
+
+    /// The vm chooses the address, and the host attaches there.
+    pub(super) fn sys_shmat(&mut self, call: &Call) -> Outcome {
+        const READ_ONLY: u64 = 0o10000;
+        const ROUND: u64 = 0o20000;
+        const REPLACE: u64 = 0o40000;
+        let [id, wanted, flags, ..] = call.arguments;
+        self.take_turn_now()?;
+        let (size, _) = self.io.external_bytes(libc::SYS_shmctl as u32, || {
+            let mut facts = [0u8; SHMID_DS];
+            let arguments = [id, IPC_STAT as u64, facts.as_mut_ptr() as u64, 0, 0, 0];
+            // SAFETY: the structure fits the buffer.
+            let result = unsafe { host::syscall(libc::SYS_shmctl, arguments) };
+            // The size comes behind the permissions.
+            let size = facts[48..56].try_into().map_or(0, i64::from_le_bytes);
+            (if result < 0 { result } else { size }, Vec::new())
+        })?;
+        if size < 0 {
+            return Ok(size);
+        }
+        if size as u64 > MOST {
+            return Err(Halt::Errno(libc::ENOMEM));
+        }
+        let placement = match wanted {
+            0 => Placement::Anywhere,
+            address if flags & ROUND != 0 => Placement::Fixed(crate::layout::page_down(address)),
+            address if flags & REPLACE != 0 => Placement::Fixed(address),
+            address => Placement::FixedNoReplace(address),
+        };
+        let protection = if flags & READ_ONLY != 0 {
+            libc::PROT_READ
+        } else {
+            libc::PROT_READ | libc::PROT_WRITE
+        };
+        let request = Request {
+            length: size as u64,
+            protection,
+            shared: true,
+            backing: Backing::Anonymous,
+            file: None,
+        };
+        let start = match self.space.map(placement, request) {
+            Ok(start) => start,
+            Err(errno) => return Ok(errno),
+        };
+        let length = page_up(size as u64);
+        let (attached, contents) = self.io.external_bytes(libc::SYS_shmat as u32, || {
+            let flags = (flags & READ_ONLY) | REPLACE;
+            // SAFETY: replaces a guest mapping made just now.
+            let result = unsafe { host::syscall(libc::SYS_shmat, [id, start, flags, 0, 0, 0]) };
+            let contents = memory::read_vec(start, length as usize);
+            (result.min(0), contents.unwrap_or_default())
+        })?;
+        if attached < 0 {
+            // A range made just now.
+            let _ = self.space.unmap(start, length);
+            return Ok(attached);
+        }
+        if !self.io.is_live() {
+            for (index, page) in contents.chunks(crate::layout::PAGE as usize).enumerate() {
+                if page.iter().any(|byte| *byte != 0) {
+                    let at = start + index as u64 * crate::layout::PAGE;
+                    self.space.force_write(at, page);
+                }
+            }
+        }
+        self.space.mark_exchanged(start);
+        self.space.shares_files = true;
+        self.kernel.shared_memory.attached.insert(start, length);
+        self.code_changed(start..start + length);
+        Ok(start as i64)
+    }
+
+    pub(super) fn sys_shmdt(&mut self, address: u64) -> Outcome {
+        let Some(length) = self.kernel.shared_memory.attached.remove(&address) else {
+            return Err(Halt::Errno(libc::EINVAL));
+        };
+        self.sys_munmap(address, length)
+    }
+
+    pub(super) fn sys_mq_open(&mut self, call: &Call) -> Outcome {
+        let [name, flags, mode, attributes, ..] = call.arguments;
+        let flags = flags as i32;
+        // The guest's O_NONBLOCK is kept by the vm.
+        let host_flags = (flags & !libc::O_NONBLOCK | libc::O_CLOEXEC) as u64;
+        self.open_host_object(
+            libc::SYS_mq_open,
+            [name, host_flags, mode, attributes, 0, 0],
+            Kind::Other,
+            flags & (libc::O_ACCMODE | libc::O_NONBLOCK),
+            true,
+        )
+    }
+
+    /// mq_timedsend and mq_timedreceive.
+    pub(super) fn sys_mq_transfer(&mut self, call: &mut Call) -> Outcome {
+        let [fd, message, size, priority, timeout, _] = call.arguments;
+        let host = self.host_only(fd as i32, libc::EBADF)?;
+        if !call.again {
+            call.deadline = self.deadline(timeout, true, true)?;
+        }
+        let number = call.number as i64;
+        let receives = number == libc::SYS_mq_timedreceive;
+        let result = self.io.external(number as u32, || {
+            // A time in the past: it never waits.
+            let never = [0u64; 2];
+            let arguments = [
+                host.number as u64,
+                message,
+                size,
+                priority,
+                never.as_ptr() as u64,
+                0,
+            ];
+            // SAFETY: guest pointers, and a time of ours.
+            let result = unsafe { host::syscall(number, arguments) };
+            if result == -i64::from(libc::ETIMEDOUT) {
+                return (WOULD_BLOCK, Vec::new());
+            }
+            let mut written = Vec::new();
+            if receives && result >= 0 {
+                written.push((message, result as usize));
+                if priority != 0 {
+                    written.push((priority, 4));
+                }
+            }
+            (result, written)
+        })?;
+        if result != WOULD_BLOCK {
+            return Ok(result);
+        }
+        if host.flags & libc::O_NONBLOCK != 0 {
+            return Err(Halt::Errno(libc::EAGAIN));
+        }
+        if let Some(errno) = self.wait_is_over(call) {
+            return Err(Halt::Errno(errno));
+        }
+        let events = if receives {
+            libc::POLLIN
+        } else {
+            libc::POLLOUT
+        };
+        Err(Halt::Block(Wait {
+            on: WaitOn::Host(vec![HostInterest {
+                fd: host.number,
+                events,
+            }]),
+            deadline: call.deadline,
+        }))
+    }
+
+    pub(super) fn sys_mq_getsetattr(&mut self, call: &Call) -> Outcome {
+        let [fd, new, old, ..] = call.arguments;
+        let host = self.host_only(fd as i32, libc::EBADF)?;
+        if new != 0 {
+            let flags = memory::get::<u64>(new)? as i32;
+            let description = self.kernel.fds.get(fd as i32)?;
+            description.flags &= !libc::O_NONBLOCK;
+            description.flags |= flags & libc::O_NONBLOCK;
+        }
+        if old == 0 {
+            return Ok(0);
+        }
+        let arguments = [host.number as u64, 0, old, 0, 0, 0];
+        let result =
+            self.host_call_writing(libc::SYS_mq_getsetattr, arguments, |_| vec![(old, 64)])?;
+        if result == 0 {
+            memory::put(old, (host.flags & libc::O_NONBLOCK) as u64)?;
+        }
+        Ok(result)
+    }
+
+    /// The process behind a pidfd gets a signal.
+    pub(super) fn sys_pidfd_send_signal(&mut self, call: &Call) -> Outcome {
+        let [fd, signal, info, flags, ..] = call.arguments;
+        let host = self.host_only(fd as i32, libc::EBADF)?;
+        let arguments = [host.number as u64, signal, info, flags, 0, 0];
+        self.host_call(libc::SYS_pidfd_send_signal, arguments)
+    }
+}

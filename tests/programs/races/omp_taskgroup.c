@@ -1,0 +1,20 @@
+// flags: -fopenmp
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+static int leaf;
+int main(void) {
+    #pragma omp parallel num_threads(3)
+    #pragma omp single
+    {
+        #pragma omp taskgroup
+        {
+            #pragma omp task
+            {
+                #pragma omp task
+                leaf = 3;
+            }
+        }
+        printf("%d\n", leaf);
+    }
+}

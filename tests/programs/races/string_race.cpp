@@ -1,0 +1,9 @@
+#include <cstdio>
+#include <string>
+#include <thread>
+static std::string text = "short";
+int main() {
+    std::thread other([] { text += "er"; }); // RACE text
+    std::printf("%zu\n", text.size() / 100); // RACE text
+    other.join();
+}
