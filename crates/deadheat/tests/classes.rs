@@ -11,9 +11,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Verdict and consequence by the name of a race.
 type Answers = BTreeMap<String, (String, Option<String>)>;
@@ -48,9 +49,40 @@ fn deadheat(arguments: &[&str]) -> Output {
         .expect("deadheat runs")
 }
 
+/// How long a program of the set may run that does not hang, at the very
+/// most: they take milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Records the program; false if it did not end (what its races do happened in
+/// the recorded run itself).
+fn record(program: &str, at: &str, seed: u64, quantum: &str) -> bool {
+    let _ = std::fs::remove_dir_all(at);
+    let mut child = Command::new(env!("CARGO_BIN_EXE_deadheat"))
+        .args(["record", "-o", at, "--seed", &seed.to_string()])
+        .args(["--quantum", quantum, "--", program])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("deadheat runs");
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        if child
+            .try_wait()
+            .expect("a child can be waited for")
+            .is_some()
+        {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    false
+}
+
 /// The report of one seed; the recording stays at `at`.
 fn classify(program: &Path, at: &Path, seed: u64) -> Result<serde_json::Value, String> {
-    let _ = std::fs::remove_dir_all(at);
     let (program, at) = (program.to_string_lossy(), at.to_string_lossy());
     let seed_text = seed.to_string();
     // Short slices and long ones: other primaries.
@@ -59,17 +91,11 @@ fn classify(program: &Path, at: &Path, seed: u64) -> Result<serde_json::Value, S
     } else {
         "150"
     };
-    deadheat(&[
-        "record",
-        "-o",
-        &at,
-        "--seed",
-        &seed_text,
-        "--quantum",
-        quantum,
-        "--",
-        &program,
-    ]);
+    // What can happen after a run that ended is asked: of one that hung
+    // another is made.
+    if !(0..5).any(|more| record(&program, &at, seed + 100 * more, quantum)) {
+        return Err("no recorded run ended".into());
+    }
     let output = deadheat(&[
         "classify",
         "--no-store",

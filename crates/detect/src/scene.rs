@@ -86,19 +86,21 @@ fn read_word(address: u64) -> Option<u64> {
 pub fn visit(vm: &mut Vm, mut wanted: Vec<Wanted>) -> Result<Vec<(Wanted, Scene)>, vm::Error> {
     wanted.sort_by_key(|stop| stop.order);
     let mut map: Option<(u64, ModuleMap)> = None;
-    let mut scenes = Vec::new();
+    let mut scenes: Vec<(Wanted, Scene)> = Vec::new();
     let mut seen: HashMap<(Moment, Option<u64>), usize> = HashMap::new();
-    for stop in wanted {
-        if let Some(index) = seen.get(&(stop.moment, stop.describe)) {
-            let scene: &(Wanted, Scene) = &scenes[*index];
-            let scene = (stop, scene.1.clone());
-            scenes.push(scene);
+    // A moment may be wanted for several addresses: one wide access races with
+    // several others.
+    for stops in wanted.chunk_by(|one, next| one.moment == next.moment) {
+        let at = stops[0].moment;
+        let known = |stop: &Wanted| seen.get(&(stop.moment, stop.describe)).copied();
+        if stops.iter().all(|stop| known(stop).is_some()) {
+            for stop in stops {
+                let scene = known(stop).map(|index| scenes[index].1.clone());
+                scenes.push((stop.clone(), scene.unwrap_or_default()));
+            }
             continue;
         }
-        let moment = Moment {
-            part: 0,
-            ..stop.moment
-        };
+        let moment = Moment { part: 0, ..at };
         if !matches!(vm.run(Some(moment))?, Stop::Reached(_)) {
             break;
         }
@@ -109,21 +111,24 @@ pub fn visit(vm: &mut Vm, mut wanted: Vec<Wanted>) -> Result<Vec<(Wanted, Scene)
             map = Some((shape, modules(vm)));
         }
         let Some((_, map)) = &map else { continue };
-        let scene = look(vm, map, &stop)?;
-        seen.insert((stop.moment, stop.describe), scenes.len());
-        scenes.push((stop, scene));
+        let first = scenes.len();
+        for stop in stops {
+            seen.insert((stop.moment, stop.describe), scenes.len());
+            scenes.push((stop.clone(), look(vm, map, stop)));
+        }
+        look_after(vm, at, &mut scenes[first..])?;
     }
     Ok(scenes)
 }
 
-fn look(vm: &mut Vm, map: &ModuleMap, stop: &Wanted) -> Result<Scene, vm::Error> {
+fn look(vm: &Vm, map: &ModuleMap, stop: &Wanted) -> Scene {
     let thread = stop.moment.thread;
     let mut scene = Scene::default();
     if vm.executed(thread) != stop.moment.count {
-        return Ok(scene);
+        return scene;
     }
     let Some(registers) = registers(vm, thread) else {
-        return Ok(scene);
+        return scene;
     };
     scene.stack = map.stack(&registers, &mut read_word, DEEPEST);
     scene.user_site = user_site(map, &registers).unwrap_or_else(|| map.site(registers.rip));
@@ -134,14 +139,31 @@ fn look(vm: &mut Vm, map: &ModuleMap, stop: &Wanted) -> Result<Scene, vm::Error>
             .map(Description::from);
     }
     if let Some((address, size)) = stop.memory {
-        let size = size.min(16) as usize;
-        scene.before = vm::memory::read_vec(address, size).ok();
-        let next = Moment::new(thread, stop.moment.count + 1);
-        if let Stop::Reached(_) = vm.run(Some(next))? {
-            scene.after = vm::memory::read_vec(address, size).ok();
+        scene.before = vm::memory::read_vec(address, bytes_shown(size)).ok();
+    }
+    scene
+}
+
+/// Steps over the access and reads what it left.
+fn look_after(vm: &mut Vm, at: Moment, scenes: &mut [(Wanted, Scene)]) -> Result<(), vm::Error> {
+    if scenes.iter().all(|(_, scene)| scene.before.is_none()) {
+        return Ok(());
+    }
+    let next = Moment::new(at.thread, at.count + 1);
+    if !matches!(vm.run(Some(next))?, Stop::Reached(_)) {
+        return Ok(());
+    }
+    for (stop, scene) in scenes {
+        if let (Some((address, size)), Some(_)) = (stop.memory, &scene.before) {
+            scene.after = vm::memory::read_vec(address, bytes_shown(size)).ok();
         }
     }
-    Ok(scene)
+    Ok(())
+}
+
+/// Values are shown up to this many bytes.
+fn bytes_shown(size: u32) -> usize {
+    size.min(16) as usize
 }
 
 /// The innermost place that has a source line: that of the access itself, or

@@ -1,7 +1,8 @@
 // A flag is cleared by one thread and set by another: cleared last, the
-// waiter loops for ever.
+// waiter loops for ever. The nap makes that rare, so that recorded runs end.
 #include <pthread.h>
 #include <stdio.h>
+#include <unistd.h>
 
 volatile int done;
 
@@ -11,6 +12,7 @@ void *clearer(void *unused) {
 }
 
 void *setter(void *unused) {
+    usleep(1000);
     done = 1;                              // RACE done: spec-violated hang
     return 0;
 }

@@ -7,7 +7,7 @@ struct Base {
     virtual ~Base() { stop(); } // RACE vptr
     void stop() { usleep(1000); }
 };
-struct Derived : Base {
+struct Derived : Base { // RACE vptr
     void act() override { usleep(10); }
 };
 int main() {

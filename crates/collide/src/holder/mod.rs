@@ -332,7 +332,9 @@ impl Holder {
     fn reap(&mut self) -> bool {
         loop {
             match ptrace::next_change() {
-                (None, anybody) => return anybody && !self.tasks.is_empty(),
+                (None, anybody) => {
+                    return anybody && (!self.tasks.is_empty() || self.launched.is_some());
+                }
                 (Some((tid, change)), _) => self.changed(tid, change),
             }
         }
@@ -387,9 +389,9 @@ impl Holder {
     }
 
     fn gone(&mut self, tid: Tid, change: Change) {
-        if let Some(launched) = &self.launched
-            && launched.pid == tid
-        {
+        // A program that could not be started may be gone before it is known as
+        // a task.
+        if let Some(launched) = self.launched.take_if(|launched| launched.pid == tid) {
             let failure = if self.started {
                 None
             } else {

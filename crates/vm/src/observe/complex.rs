@@ -458,12 +458,15 @@ mod tests {
 
     #[test]
     fn repne_scas_stops_where_it_finds() {
-        let text = *b"hello\0world";
+        // Where guest memory may be: the vm's own is not looked at.
+        let text = 0x1234_0000_0000;
+        crate::host::map_fixed(text, 4096, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        crate::memory::write(text, b"hello\0world").unwrap();
         let mut regs = Registers::default();
         regs.gpr[reg::RCX] = u64::MAX;
-        regs.gpr[reg::RDI] = text.as_ptr() as u64;
+        regs.gpr[reg::RDI] = text;
         let seen = machine_with(&regs, &VectorState::default(), &[0xf2, 0xae]);
-        assert_eq!(seen, [(text.as_ptr() as u64, 6, false)]);
+        assert_eq!(seen, [(text, 6, false)]);
     }
 
     #[test]
