@@ -96,7 +96,7 @@ pub fn visit(vm: &mut Vm, mut wanted: Vec<Wanted>) -> Result<Vec<(Wanted, Scene)
         if stops.iter().all(|stop| known(stop).is_some()) {
             for stop in stops {
                 let scene = known(stop).map(|index| scenes[index].1.clone());
-                scenes.push((stop.clone(), scene.unwrap_or_default()));
+                scenes.push((*stop, scene.unwrap_or_default()));
             }
             continue;
         }
@@ -114,7 +114,7 @@ pub fn visit(vm: &mut Vm, mut wanted: Vec<Wanted>) -> Result<Vec<(Wanted, Scene)
         let first = scenes.len();
         for stop in stops {
             seen.insert((stop.moment, stop.describe), scenes.len());
-            scenes.push((stop.clone(), look(vm, map, stop)));
+            scenes.push((*stop, look(vm, map, stop)));
         }
         look_after(vm, at, &mut scenes[first..])?;
     }
