@@ -104,6 +104,7 @@ impl Checker for Finder {
     fn synchronised(&mut self, address: u64, size: u32) {
         for piece in pieces(address, u64::from(size)) {
             self.words.entry(piece.granule).or_default();
+            self.shadow.ask_always(piece.granule);
         }
     }
 

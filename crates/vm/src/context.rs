@@ -123,7 +123,14 @@ context_offsets! {
     KNOWN_WORD = known.word;
     KNOWN_MARKED = known.marked;
     KNOWN_STALE = known.stale;
+    KNOWN_OWN = known.own;
     KNOWN_FOLD = known.fold;
+    KNOWN_ADDRESS = known.address;
+    KNOWN_SIZE = known.size;
+    KNOWN_BACK = known.back;
+    KNOWN_SAVED = known.saved;
+    KNOWN_NOTE_READ = known.note_read;
+    KNOWN_NOTE_WRITE = known.note_write;
     KNOWN_MASKS = known.masks;
     TARGET = target;
     HOST_RSP = host_rsp;

@@ -35,7 +35,7 @@ use std::ops::Range;
 use std::path::Path;
 use vm::context::{Registers, reg};
 use vm::memory;
-use vm::observe::known::Compare;
+use vm::observe::known::{Compare, Told};
 use vm::observe::{AccessEvent, AfterHook, Interest, Observer, SyscallEvent, ThreadEvent};
 
 /// What orders two accesses.
@@ -376,8 +376,12 @@ impl<C: Checker + 'static> Observer for Engine<C> {
             })
     }
 
-    fn begins_epoch(&mut self, pc: u64) -> bool {
-        matches!(self.code.origin(pc), Origin::Threading | Origin::GoSync)
+    fn told(&mut self, pc: u64) -> Told {
+        match self.code.origin(pc) {
+            Origin::Linker | Origin::GoRuntime => Told::Nothing,
+            Origin::Threading | Origin::GoSync => Told::Always,
+            _ => Told::Unknown,
+        }
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {
