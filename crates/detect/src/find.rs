@@ -8,8 +8,9 @@
 //! only ever takes races away, so no race is lost between the passes.
 
 use crate::clock::Epoch;
-use crate::engine::{Access, Checker, Meaning, Thread};
+use crate::engine::{Access, Checker, LockEvent, Meaning, Thread};
 use crate::heap::Heap;
+use crate::locks::Locks;
 use crate::shadow::{Shadow, ShadowError, pieces};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -29,12 +30,21 @@ pub struct Candidates {
     pub words: Vec<u64>,
     /// Racy granules beyond the limit.
     pub left_out: u64,
+    pub lock_problems: usize,
 }
 
 pub struct Finder {
     shadow: Shadow,
     pub candidates: Candidates,
     words: rustc_hash::FxHashMap<u64, ()>,
+    locks: Locks,
+}
+
+impl Candidates {
+    /// There is nothing a second look could find.
+    pub fn is_empty(&self) -> bool {
+        self.racy.is_empty() && self.lock_problems == 0
+    }
 }
 
 impl Finder {
@@ -43,10 +53,12 @@ impl Finder {
             shadow: Shadow::for_translated_code()?,
             candidates: Candidates::default(),
             words: rustc_hash::FxHashMap::default(),
+            locks: Locks::default(),
         })
     }
 
     pub fn finish(mut self) -> Candidates {
+        self.candidates.lock_problems = self.locks.problems.len();
         self.candidates.words = self.words.into_keys().collect();
         self.candidates
     }
@@ -106,6 +118,10 @@ impl Checker for Finder {
             self.words.entry(piece.granule).or_default();
             self.shadow.ask_always(piece.granule);
         }
+    }
+
+    fn lock(&mut self, event: LockEvent<'_>) {
+        self.locks.note(event);
     }
 
     fn clear(&mut self, range: Range<u64>) {

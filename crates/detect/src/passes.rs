@@ -145,7 +145,7 @@ fn second_pass(
     Ok(Found {
         pairs: checker.pairs.into_values().collect(),
         pairs_left_out: checker.pairs_left_out,
-        lock_problems: checker.lock_problems,
+        lock_problems: checker.locks.problems,
         threads,
     })
 }
@@ -258,6 +258,9 @@ pub fn detect(directory: &Path, options: &Options) -> Result<Report, Error> {
     report.exit.program = first.program;
     report.not_checked = first.not_checked;
     let candidates = first.candidates;
+    if candidates.is_empty() {
+        return Ok(report);
+    }
     let found = in_child(|| second_pass(&recording, candidates, options))?;
     if !found.pairs.is_empty() || !found.lock_problems.is_empty() {
         let wanted = findings::wanted(&found);
