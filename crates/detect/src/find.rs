@@ -15,7 +15,7 @@ use crate::shadow::{Shadow, ShadowError, pieces};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
-use vm::observe::known::Compare;
+use vm::observe::known::{Compare, Present};
 
 /// Granules with racy bytes kept; what lies beyond is counted.
 const LIMIT: usize = 1 << 20;
@@ -75,8 +75,14 @@ impl Checker for Finder {
         self.shadow.is_known(address >> 3, mask, write, epoch)
     }
 
-    fn known_by(&self, epoch: Epoch) -> Compare {
-        Compare::Epoch(epoch.0)
+    fn known_by(&self, thread: &Thread) -> Compare {
+        let ticks = thread.clock.ticks();
+        Compare::Epoch(Present {
+            epoch: thread.epoch.0,
+            clock: ticks.as_ptr(),
+            slots: ticks.len(),
+            enters: thread.inside == 0,
+        })
     }
 
     fn is_exact(&self) -> bool {

@@ -188,7 +188,7 @@ impl Checker for Historian {
             .is_none_or(|granule| *granule > last)
     }
 
-    fn known_by(&self, _epoch: Epoch) -> Compare {
+    fn known_by(&self, _thread: &Thread) -> Compare {
         Compare::Zero
     }
 

@@ -9,8 +9,8 @@
 //! bytes of the access, the observer would learn nothing and the access is not
 //! recorded.
 //!
-//! If it does not, but all four words are zero or of the thread's own slot, the
-//! access cannot conflict with any other: `note_read` and `note_write` (shared
+//! If it does not, but all four words are zero, of the thread's own slot, or of
+//! epochs that its clock covers, the access conflicts with none: `note_read` and `note_write` (shared
 //! routines, not emitted per access) enter it in the words as the observer
 //! would, and it is not recorded either. The word before keeps bytes of two
 //! earlier epochs under the later one: it may say that a byte was accessed later
@@ -37,10 +37,24 @@ pub use crate::layout::{SHADOW, SHADOW_BITS, SHADOW_SIZE};
 pub enum Compare {
     /// None.
     Nothing,
-    /// Those with this epoch (lower eight bits zero) and the access's bytes.
-    Epoch(u64),
+    /// Those with this epoch and the access's bytes.
+    Epoch(Present),
     /// Those that are zero: the observer watches a few granules only.
     Zero,
+}
+
+/// The present of a thread, as the words have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Present {
+    /// Its epoch: slot and one in the upper twelve bits, clock, lower eight bits
+    /// zero.
+    pub epoch: u64,
+    /// What it knows of the slots' progress: that many clocks at this address,
+    /// which stays as it is until the observer is told something.
+    pub clock: *const u64,
+    pub slots: usize,
+    /// Translated code may enter accesses itself.
+    pub enters: bool,
 }
 
 /// Which accesses of an instruction are told.
@@ -82,6 +96,9 @@ pub struct Comparison {
     /// The present epoch with an empty mask, where translated code may enter
     /// accesses itself; else zero.
     pub own: u64,
+    /// The running thread's clock, and of how many slots.
+    pub clock: u64,
+    pub slots: u64,
     /// Takes an address to that of its granule, folded.
     pub fold: u64,
     /// For the routines: what is accessed, where to go on, and registers.
@@ -118,13 +135,15 @@ impl Comparison {
     pub(crate) fn renew(&mut self, compare: Compare) {
         self.word = match compare {
             Compare::Nothing => u64::MAX,
-            Compare::Epoch(epoch) => epoch | 0xff,
+            Compare::Epoch(present) => present.epoch | 0xff,
             Compare::Zero => 0,
         };
         self.marked = self.word | MARK;
-        self.own = match compare {
-            Compare::Epoch(epoch) => epoch,
-            Compare::Nothing | Compare::Zero => 0,
+        (self.own, self.clock, self.slots) = match compare {
+            Compare::Epoch(present) if present.enters => {
+                (present.epoch, present.clock as u64, present.slots as u64)
+            }
+            _ => (0, 0, 0),
         };
         self.stale = 0;
     }
@@ -137,19 +156,33 @@ impl Comparison {
 // rsi address, rdx bytes left, r8 own, rdi index of the granule, r9 mask,
 // rcx, r10, r11 scratch
 global_asm!(
-    // Goes to \\no unless the word is zero or of the own slot, without a note.
-    ".macro deadheat_is_own at, no",
+    // Goes to \\no unless the word is zero, of the own slot, or of another one's
+    // past, and has no note.
+    ".macro deadheat_is_past at, no",
     "mov r10, gs:[rdi * 4 + {shadow} + \\at]",
     "mov rcx, r10",
     "xor rcx, r8",
     "shr rcx, 50",
     "jz 77f",
     "test r10, r10",
-    "jnz \\no",
+    "jz 77f",
+    "bt r10, 50",
+    "jc \\no",
+    "mov rcx, r10",
+    "shr rcx, 52",
+    "cmp rcx, gs:[{slots}]",
+    "ja \\no",
+    "mov r11, gs:[{clock}]",
+    "mov r11, [r11 + rcx * 8 - 8]",
+    // The clock of the epoch: bits 8 to 49.
+    "shl r10, 14",
+    "shr r10, 22",
+    "cmp r10, r11",
+    "ja \\no",
     "77:",
     ".endm",
     // Enters the access in the word and the one before it.
-    ".macro deadheat_enter at",
+    ".macro deadheat_enter at, no",
     "mov r10, gs:[rdi * 4 + {shadow} + \\at]",
     "mov rcx, r10",
     "xor rcx, r8",
@@ -164,8 +197,16 @@ global_asm!(
     "and r11b, cl",
     "and r10b, cl",
     "jz 80f",
-    // Bytes of the last epoch are left: the earlier ones go with them.
+    // Bytes of the last epoch are left: those of an earlier one go with them,
+    // if it is the same thread's.
+    "test r11b, r11b",
+    "jz 82f",
+    "mov rcx, r10",
+    "xor rcx, r11",
+    "shr rcx, 52",
+    "jnz \\no",
     "or r10b, r11b",
+    "82:",
     "mov gs:[rdi * 4 + {shadow} + \\at + 16], r10",
     "jmp 81f",
     "80:",
@@ -183,14 +224,49 @@ global_asm!(
     ".global \\name",
     "\\name:",
     "mov gs:[{saved}], rcx",
-    "mov gs:[{saved} + 8], rdx",
-    "mov gs:[{saved} + 16], rsi",
-    "mov gs:[{saved} + 24], rdi",
+    "mov gs:[{saved} + 8], rsi",
+    "mov gs:[{saved} + 16], rdi",
+    // The commonest case: a whole granule, nothing before, all own or new.
+    "mov rsi, gs:[{own}]",
+    "mov rdi, gs:[{address}]",
+    "test edi, 7",
+    "jnz 70f",
+    "cmp qword ptr gs:[{size}], 8",
+    "jne 70f",
+    "test rsi, rsi",
+    "jz 70f",
+    "and rdi, gs:[{fold}]",
+    "mov rcx, gs:[rdi * 4 + {shadow} + 16]",
+    "or rcx, gs:[rdi * 4 + {shadow} + 24]",
+    "jnz 70f",
+    "mov rcx, gs:[rdi * 4 + {shadow}]",
+    "test rcx, rcx",
+    "jz 68f",
+    "xor rcx, rsi",
+    "shr rcx, 50",
+    "jnz 70f",
+    "68:",
+    "mov rcx, gs:[rdi * 4 + {shadow} + 8]",
+    "test rcx, rcx",
+    "jz 69f",
+    "xor rcx, rsi",
+    "shr rcx, 50",
+    "jnz 70f",
+    "69:",
+    "lea rcx, [rsi + 0xff]",
+    "mov gs:[rdi * 4 + {shadow}], rcx",
+    ".if \\writes",
+    "mov gs:[rdi * 4 + {shadow} + 8], rcx",
+    ".endif",
+    "xor ecx, ecx",
+    "jmp 83f",
+    "70:",
+    "mov gs:[{saved} + 24], rdx",
     "mov gs:[{saved} + 32], r8",
     "mov gs:[{saved} + 40], r9",
     "mov gs:[{saved} + 48], r10",
     "mov gs:[{saved} + 56], r11",
-    "mov r8, gs:[{own}]",
+    "mov r8, rsi",
     "test r8, r8",
     "jz 75f",
     "mov rsi, gs:[{address}]",
@@ -209,13 +285,13 @@ global_asm!(
     "and ecx, 7",
     "shl r9d, cl",
     "movzx r9d, r9b",
-    "deadheat_is_own 8, 75f",
-    "deadheat_is_own 24, 75f",
-    "deadheat_is_own 0, 75f",
-    "deadheat_is_own 16, 75f",
-    "deadheat_enter 0",
+    "deadheat_is_past 8, 75f",
+    "deadheat_is_past 24, 75f",
+    "deadheat_is_past 0, 75f",
+    "deadheat_is_past 16, 75f",
+    "deadheat_enter 0, 75f",
     ".if \\writes",
-    "deadheat_enter 8",
+    "deadheat_enter 8, 75f",
     ".endif",
     // The next granule, if the access reaches into it.
     "mov rcx, rsi",
@@ -229,20 +305,23 @@ global_asm!(
     "75:",
     "or ecx, 1",
     "76:",
-    "mov rcx, gs:[{saved}]",
-    "mov rdx, gs:[{saved} + 8]",
-    "mov rsi, gs:[{saved} + 16]",
-    "mov rdi, gs:[{saved} + 24]",
+    "mov rdx, gs:[{saved} + 24]",
     "mov r8, gs:[{saved} + 32]",
     "mov r9, gs:[{saved} + 40]",
     "mov r10, gs:[{saved} + 48]",
     "mov r11, gs:[{saved} + 56]",
+    "83:",
+    "mov rcx, gs:[{saved}]",
+    "mov rsi, gs:[{saved} + 8]",
+    "mov rdi, gs:[{saved} + 16]",
     "jmp qword ptr gs:[{back}]",
     ".endm",
     "deadheat_note deadheat_note_read, 0",
     "deadheat_note deadheat_note_write, 1",
     shadow = const layout::SHADOW - layout::CONTEXT,
     own = const offset::KNOWN_OWN,
+    slots = const offset::KNOWN_SLOTS,
+    clock = const offset::KNOWN_CLOCK,
     fold = const offset::KNOWN_FOLD,
     address = const offset::KNOWN_ADDRESS,
     size = const offset::KNOWN_SIZE,
@@ -265,6 +344,8 @@ mod tests {
             marked: 0,
             stale: 0,
             own: 0,
+            clock: 0,
+            slots: 0,
             fold: 0,
             address: 0,
             size: 0,
@@ -278,6 +359,15 @@ mod tests {
         comparison
     }
 
+    fn present(epoch: u64) -> Present {
+        Present {
+            epoch,
+            clock: std::ptr::null(),
+            slots: 0,
+            enters: false,
+        }
+    }
+
     fn known(comparison: &Comparison, word: u64, log: usize, first: usize) -> bool {
         (word ^ comparison.marked) & comparison.masks[log][first] == 0
     }
@@ -286,7 +376,7 @@ mod tests {
     fn only_the_bytes_of_the_access_matter() {
         let mut comparison = comparison();
         let epoch = (3 << 52) | (77 << 8);
-        comparison.renew(Compare::Epoch(epoch));
+        comparison.renew(Compare::Epoch(present(epoch)));
         assert!(known(&comparison, epoch | 0xff, 3, 0));
         assert!(known(&comparison, epoch | 0x0f, 2, 0));
         assert!(!known(&comparison, epoch | 0x0f, 2, 4));
@@ -301,7 +391,7 @@ mod tests {
         for word in [0, MANY, MANY | 0xffff_ffff, epoch | 0xff] {
             assert!(!known(&comparison, word, 0, 0));
         }
-        comparison.renew(Compare::Epoch(epoch));
+        comparison.renew(Compare::Epoch(present(epoch)));
         assert!(!known(&comparison, epoch | 0xff, 3, 1));
         assert!(!known(&comparison, epoch | 0xff, 1, 7));
     }
