@@ -122,7 +122,7 @@ pub struct Vm {
     stopped_at: HashMap<u32, Moment>,
     batch: Vec<AccessEvent>,
     /// Function entries observers follow, and calls of them under way.
-    entries: HashSet<u64>,
+    entries: HashSet<u64, Spread>,
     returns: Vec<PendingReturn>,
     /// Chained hash of system calls and their results.
     pub(crate) trail: u64,
@@ -187,7 +187,7 @@ impl Vm {
             held: Vec::new(),
             stopped_at: HashMap::new(),
             batch: Vec::new(),
-            entries: HashSet::new(),
+            entries: HashSet::default(),
             returns: Vec::new(),
             trail: 0,
             ended: None,
