@@ -105,6 +105,8 @@ pub struct Vm {
     pub(crate) current: u32,
     slice: Option<Slice>,
     last_slice: Option<(u32, SliceEnd)>,
+    /// Slices in a row that gave way at once.
+    waits_in_vain: usize,
     /// Instructions granted to the running slice, and how many of them are
     /// still withheld from translated code.
     granted: u64,
@@ -176,6 +178,7 @@ impl Vm {
             current: 0,
             slice: None,
             last_slice: None,
+            waits_in_vain: 0,
             granted: 0,
             reserve: 0,
             total: 0,

@@ -23,6 +23,12 @@ pub(super) const SHARING_SLICE: u64 = 2_000_000;
 /// No slice is longer: records of accesses carry half of the counter.
 pub(super) const LONGEST_SLICE: u64 = 1 << 30;
 
+/// A slice that gave way after fewer instructions only waited.
+const SHORT_WAIT: u64 = 1000;
+
+/// Times round all threads that may do nothing but wait.
+pub(super) const ROUNDS_OF_WAITING: usize = 8;
+
 impl Vm {
     /// Instructions the slice under way has left.
     pub(crate) fn left_in_slice(&self) -> u64 {
@@ -73,6 +79,12 @@ impl Vm {
     /// Writes the slice down, or compares it with the recorded one.
     pub(super) fn finish_slice(&mut self, slice: Slice, end: SliceEnd) -> Result<(), Error> {
         self.last_slice = Some((slice.thread, end));
+        self.context.gives_way = 0;
+        self.waits_in_vain = if end == SliceEnd::Yielded && slice.done < SHORT_WAIT {
+            self.waits_in_vain + 1
+        } else {
+            0
+        };
         if end == SliceEnd::Exited {
             self.threads.remove(&slice.thread);
         }
@@ -206,6 +218,9 @@ impl Vm {
         if policy.is_exact() {
             return Ok(Some(choice));
         }
+        // Where everybody only waits, turns are taken at full length again.
+        let patient = self.waits_in_vain <= ROUNDS_OF_WAITING * runnable.len();
+        self.context.gives_way = u64::from(runnable.len() > 1 && patient);
         if runnable.len() == 1 && self.held.is_empty() {
             choice.instructions = if self.takes_turns() {
                 SHARING_SLICE

@@ -31,6 +31,7 @@ mod accesses;
 mod build;
 mod decode;
 mod kind;
+mod spin;
 
 use crate::cache::{Cache, ExitKind, LINKED, REPEAT, Translation};
 use crate::context::{offset, reg};
@@ -129,7 +130,17 @@ impl Translator {
             _ => (variant as usize).min(MAX_BLOCK),
         };
         let likely = |branch: u64, target: u64| cache.was_taken(branch, target);
-        let mut decoded = decode(pc, limit, shape, fetch, instrumentation, &likely);
+        let info = &mut self.info;
+        let mut is_spin = |head| spin::is_spin(info, head, fetch);
+        let mut decoded = decode(
+            pc,
+            limit,
+            shape,
+            fetch,
+            instrumentation,
+            &likely,
+            &mut is_spin,
+        );
         if variant == REPEAT {
             // Hooks and accesses were seen to before.
             decoded.hook = false;
@@ -156,6 +167,7 @@ impl Translator {
             instruction_pc: pc,
             cache,
             variant,
+            waits: false,
             seen: Vec::new(),
         };
         self.build(&mut builder, &decoded, fetch, instrumentation, sites, told);
@@ -215,6 +227,7 @@ impl Translator {
             }
             match step.then {
                 Then::Next if index == last && decoded.end != End::Continue => {
+                    builder.waits = decoded.waits;
                     self.end(builder, instruction, step.bytes(), decoded.end);
                 }
                 Then::Next => self.copy(builder, instruction, step.bytes()),
@@ -380,10 +393,21 @@ impl Translator {
         let next = instruction.next_ip();
         let done = builder.index + 1;
         match end {
+            End::Jump if builder.waits => {
+                let from = builder.code.jump(builder.cache.common_exit);
+                builder.repeat_wait(from, done, instruction.near_branch_target());
+            }
             End::Jump => builder.jump_direct(instruction.near_branch_target()),
             End::Conditional => {
                 if let Some(number) = condition_number(instruction) {
-                    builder.branch_direct(number, instruction.near_branch_target());
+                    let target = instruction.near_branch_target();
+                    if builder.waits {
+                        let common_exit = builder.cache.common_exit;
+                        let from = builder.code.jump_if(number, common_exit);
+                        builder.repeat_wait(from, done, target);
+                    } else {
+                        builder.branch_direct(number, target);
+                    }
                 } else {
                     // jrcxz, loop…: short only, so hop over a long jump.
                     builder.code.raw(&bytes[..bytes.len() - 1]);
