@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod commands;
 mod exploration;
+mod inputs;
 mod monitored_build;
 mod orders;
 mod phase;

@@ -32,4 +32,4 @@ mod tasks;
 
 pub use engine::HappensBefore;
 pub use fork::{ForkError, in_child, silence_output};
-pub use passes::{Error, Options, detect, merge};
+pub use passes::{Error, Options, Start, detect, detect_in, merge};

@@ -367,6 +367,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         Interest {
             accesses: wanted,
             only_unknown: wanted,
+            stack: false,
         }
     }
 
