@@ -186,7 +186,7 @@ pub fn find_and_play(
         directory,
         explore,
         exploration::SCHEDULES,
-        options,
+        Some(options),
     )?;
     Ok(report)
 }

@@ -218,6 +218,8 @@ pub struct Engine<C> {
     /// Words that any access synchronises by (guards of static variables),
     /// and those that only library code does (once controls).
     guards: FxHashMap<u64, bool>,
+    /// Also accesses that are known already.
+    pub tell_all: bool,
     /// Threads by thread pointer (`pthread_t`).
     by_pointer: FxHashMap<u64, u32>,
     last_started: Option<u32>,
@@ -250,6 +252,7 @@ impl<C: Checker> Engine<C> {
             objects: Objects::default(),
             words: Objects::default(),
             guards: FxHashMap::default(),
+            tell_all: false,
             by_pointer: FxHashMap::default(),
             last_started: None,
             stacks: BTreeMap::new(),
@@ -366,7 +369,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         let wanted = self.checker.wants_accesses();
         Interest {
             accesses: wanted,
-            only_unknown: wanted,
+            only_unknown: wanted && !self.tell_all,
             stack: false,
         }
     }

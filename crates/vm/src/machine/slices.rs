@@ -82,6 +82,10 @@ impl Vm {
                 instructions: slice.done,
             });
         }
+        // Nobody reads what a copy would write down.
+        if matches!(self.pace, Pace::Policy { steps: None, .. }) {
+            return Ok(());
+        }
         let check = self.check();
         let step = Step::Slice {
             thread: slice.thread,
@@ -206,7 +210,7 @@ impl Vm {
         if policy.is_exact() {
             return Ok(Some(choice));
         }
-        if runnable.len() == 1 {
+        if runnable.len() == 1 && self.held.is_empty() {
             choice.instructions = if self.takes_turns() {
                 SHARING_SLICE
             } else {
