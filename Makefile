@@ -73,6 +73,7 @@ bench: build
 	bench/vm/run
 	bench/detect/run
 	bench/reorder/run
+	bench/explore/run
 	bench/report
 	bench/sample/run
 	bench/ifr/run

@@ -182,7 +182,13 @@ impl Search<'_> {
             report.races = kept;
             if let Some(explore) = self.classify {
                 orders::play(&mut report, &directory, orders::INSTANCES)?;
-                exploration::classify(&mut report, &directory, explore, exploration::SCHEDULES)?;
+                exploration::classify(
+                    &mut report,
+                    &directory,
+                    explore,
+                    exploration::SCHEDULES,
+                    None,
+                )?;
             }
             if temporary {
                 for race in &mut report.races {

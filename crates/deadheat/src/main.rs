@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 mod candidates;
 mod commands;
 mod exploration;
+mod inputs;
 mod monitored_build;
 mod orders;
 mod phase;

@@ -33,4 +33,4 @@ mod tasks;
 
 pub use engine::HappensBefore;
 pub use fork::{ForkError, in_child, silence_output};
-pub use passes::{Error, Options, detect, exit_code, merge};
+pub use passes::{Error, Options, Start, detect, detect_in, exit_code, merge};

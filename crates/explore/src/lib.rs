@@ -18,6 +18,8 @@
 //! labelled). Schedules decide at events rather than at instruction counts.
 //! The race point is behind both threads' causal pasts (design), so accesses
 //! far apart can be swapped.
+//! Occurrences may also be of executions under other schedules from the start
+//! on (`Survey::start`), which the paper left out.
 //! Guarantee: spec violated and output differs are only said of executions
 //! that were run and can be run again (`witness`). Harmless means: not seen to
 //! do harm in k executions.
@@ -44,7 +46,7 @@ pub use point::{Barrier, Occurrence};
 pub use policy::Schedule;
 pub use run::{Ending, Run};
 pub use verdict::{Conclusion, conclude};
-pub use witness::{Replayed, Witness, read_evidence, write_evidence};
+pub use witness::{Replayed, Scripted, Witness, read_evidence, write_evidence};
 
 use pair::Plan;
 use race::{Instance, Moment};
@@ -155,7 +157,7 @@ impl Looked {
         }
     }
 
-    fn violates(&self) -> bool {
+    pub fn violates(&self) -> bool {
         matches!(self.barrier, Some(Barrier::Violates(_)))
             || self
                 .pairs
@@ -206,8 +208,8 @@ fn is_interrupted() -> bool {
 }
 
 /// What one replay tells before anything is tried.
-#[derive(Serialize, Deserialize)]
-struct Survey {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Survey {
     inputs: InputIndex,
     /// Instructions of the whole recorded run.
     instructions: u64,
@@ -215,7 +217,9 @@ struct Survey {
     racy: Vec<u64>,
 }
 
-fn survey(recording: &Recording, moments: &[Moment]) -> Result<Survey, Error> {
+/// Replays the recording once; threads can be preempted where they are at
+/// these moments.
+pub fn survey(recording: &Recording, moments: &[Moment]) -> Result<Survey, Error> {
     let stops: Vec<Instance> = moments
         .iter()
         .map(|moment| Instance {
@@ -250,10 +254,39 @@ fn survey(recording: &Recording, moments: &[Moment]) -> Result<Survey, Error> {
     answer.join()?.map_err(Error::Replay)
 }
 
+impl Survey {
+    /// The recorded program from its start, under another schedule: the same
+    /// execution each time. Nothing of it reaches the outside.
+    pub fn start(&self, recording: &Recording, schedule: Schedule) -> Result<Vm, vm::Error> {
+        let limit = run::limit_for(self.instructions);
+        start_under(recording, &self.inputs, schedule, &self.racy, limit)
+    }
+}
+
+/// The recorded program from its start, under another schedule.
+fn start_under(
+    recording: &Recording,
+    inputs: &InputIndex,
+    schedule: Schedule,
+    racy: &[u64],
+    limit: u64,
+) -> Result<Vm, vm::Error> {
+    let mut vm = Vm::replay(recording)?;
+    vm.mute();
+    vm.know_inputs(Rc::new(inputs.clone()));
+    vm.detach(Limits {
+        instructions: limit,
+        ..Limits::default()
+    })?;
+    run::schedule(&mut vm, schedule, racy);
+    Ok(vm)
+}
+
 /// Looks at every race.
 pub fn explore(
     recording: &Recording,
     subjects: &[Subject],
+    survey: &Survey,
     settings: Settings,
 ) -> Result<Exploration, Error> {
     let begun = Instant::now();
@@ -267,19 +300,14 @@ pub fn explore(
         looked: subjects.iter().map(|_| Vec::new()).collect(),
         cut_short: false,
     };
-    let moments: Vec<Moment> = primaries
-        .iter()
-        .filter_map(|occurrences| occurrences.first())
-        .flat_map(|occurrence| [occurrence.instance.first, occurrence.instance.second])
-        .collect();
-    if moments.is_empty() {
+    if primaries.iter().all(Vec::is_empty) {
         return Ok(exploration);
     }
     let journal = Journal::open(recording, settings);
-    let mut surveyed = None;
     let total: usize = primaries.iter().map(Vec::len).sum();
     let mut done = 0;
-    for round in 0..settings.primaries() {
+    let rounds = primaries.iter().map(Vec::len).max().unwrap_or(0);
+    for round in 0..rounds {
         let mut todo = Vec::new();
         for (subject, occurrences) in primaries.iter().enumerate() {
             let Some(occurrence) = occurrences.get(round) else {
@@ -301,12 +329,6 @@ pub fn explore(
         if todo.is_empty() {
             continue;
         }
-        if surveyed.is_none() {
-            surveyed = Some(survey(recording, &moments)?);
-        }
-        let Some(survey) = &surveyed else {
-            continue;
-        };
         let count = todo.len();
         let work = Work {
             recording,
@@ -316,7 +338,7 @@ pub fn explore(
             journal: &journal,
             progress: (done, total),
         };
-        let found = work.round(todo)?;
+        let found = work.rounds(todo)?;
         exploration.cut_short |= found.len() < count;
         done += count;
         for (subject, looked) in found {
@@ -345,17 +367,75 @@ struct Work<'a> {
 type InFlight = (usize, Occurrence, Running<Result<Looked, String>>);
 
 impl Work<'_> {
-    /// One primary of each race, in one pass over the recording.
-    fn round(&self, todo: Vec<(usize, Occurrence)>) -> Result<Vec<(usize, Looked)>, Error> {
+    /// One primary of each race, in one pass over each execution that has
+    /// some.
+    fn rounds(&self, todo: Vec<(usize, Occurrence)>) -> Result<Vec<(usize, Looked)>, Error> {
+        let mut executions: Vec<Option<Schedule>> = Vec::new();
+        for (_, occurrence) in &todo {
+            if !executions.contains(&occurrence.before) {
+                executions.push(occurrence.before);
+            }
+        }
+        let mut found = Vec::new();
+        for before in executions {
+            let own = todo
+                .iter()
+                .filter(|(_, occurrence)| occurrence.before == before)
+                .copied()
+                .collect();
+            found.extend(self.round(before, own)?);
+        }
+        Ok(found)
+    }
+
+    /// The execution that occurrences with this schedule are of.
+    fn execution(&self, before: Option<Schedule>) -> Result<Vm, vm::Error> {
+        match before {
+            None => {
+                let mut vm = Vm::replay(self.recording)?;
+                vm.mute();
+                vm.know_inputs(Rc::new(self.survey.inputs.clone()));
+                Ok(vm)
+            }
+            Some(schedule) => self.survey.start(self.recording, schedule),
+        }
+    }
+
+    /// In which order the first accesses come, and how many instructions the
+    /// whole execution has.
+    fn order(
+        &self,
+        before: Option<Schedule>,
+        instances: &[Instance],
+    ) -> Result<(Vec<usize>, u64), Error> {
+        if before.is_none() {
+            let order = reorder::in_recorded_order(self.recording, instances)?;
+            return Ok((order, self.survey.instructions));
+        }
+        let answer = vm::snapshot::isolated(|| {
+            let mut vm = self.execution(before)?;
+            vm.run(None)?;
+            let mut order = reorder::Chronology::default();
+            for slice in vm.slices() {
+                order.add(slice.thread, slice.instructions);
+            }
+            Ok((order.sort(instances), vm.instructions()))
+        })?;
+        answer.join()?.map_err(Error::Replay)
+    }
+
+    fn round(
+        &self,
+        before: Option<Schedule>,
+        todo: Vec<(usize, Occurrence)>,
+    ) -> Result<Vec<(usize, Looked)>, Error> {
         let instances: Vec<Instance> = todo.iter().map(|(_, todo)| todo.instance).collect();
-        let order = reorder::in_recorded_order(self.recording, &instances)?;
+        let (order, instructions) = self.order(before, &instances)?;
         // Each primary keeps two processors busy.
         let at_once =
             std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
         let answer = vm::snapshot::isolated(|| {
-            let mut vm = Vm::replay(self.recording)?;
-            vm.mute();
-            vm.know_inputs(Rc::new(self.survey.inputs.clone()));
+            let mut vm = self.execution(before)?;
             let mut flying: VecDeque<InFlight> = VecDeque::new();
             let mut found = Vec::new();
             for index in order {
@@ -370,11 +450,11 @@ impl Work<'_> {
                 let there = matches!(vm.run(Some(first))?, Stop::Reached(_))
                     && vm.executed(first.thread) == first.count;
                 if !there {
-                    let why = "the first access is not reached in the recording".to_string();
+                    let why = "the first access is not reached again".to_string();
                     found.push((subject, Looked::failed(occurrence, why)));
                     continue;
                 }
-                let rest = self.survey.instructions.saturating_sub(vm.instructions());
+                let rest = instructions.saturating_sub(vm.instructions());
                 let limit = run::limit_for(rest);
                 let limits = Limits {
                     instructions: u64::MAX / 2,
@@ -554,7 +634,10 @@ impl Journal {
             address,
             ..
         } = occurrence.instance;
-        format!("{} {first} {second} {address:#x}", self.key)
+        let before = occurrence
+            .before
+            .map_or_else(String::new, |schedule| format!(" {schedule}"));
+        format!("{} {first} {second} {address:#x}{before}", self.key)
     }
 
     fn find(&self, occurrence: &Occurrence) -> Option<&Looked> {

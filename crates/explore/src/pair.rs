@@ -67,6 +67,9 @@ pub struct Pair {
     pub instructions: u64,
     /// What happened in each, where the outcome needs to be explained.
     pub orders: Vec<Order>,
+    /// The violation that both orders end in, in words: not this race's doing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub both_violate: Option<String>,
 }
 
 /// What is run and how far.
@@ -78,6 +81,16 @@ pub struct Plan<'a> {
     pub model: &'a dyn MemoryModel,
 }
 
+/// The two accesses in this order. One that is a call (`free`) is made by the
+/// whole call.
+pub fn make_accesses(vm: &mut Vm, plan: &Plan<'_>, swapped: bool) -> Result<(), Error> {
+    plan.model.begin(vm);
+    for thread in plan.poised.order(swapped) {
+        reorder::make_access(vm, thread)?;
+    }
+    Ok(())
+}
+
 /// The two accesses, then the rest under the schedule.
 pub fn play(
     vm: &mut Vm,
@@ -87,11 +100,9 @@ pub fn play(
     limit: u64,
 ) -> Result<Run, Error> {
     let before = vm.instructions();
-    plan.model.begin(vm);
-    for thread in plan.poised.order(swapped) {
-        vm.run_thread(thread, 1, false)?;
-    }
+    make_accesses(vm, plan, swapped)?;
     run::schedule(vm, schedule, plan.racy);
+    vm.leave_no_slices();
     let ending = run::finish(vm, limit)?;
     Ok(Run {
         ending,
@@ -122,6 +133,10 @@ pub fn both(vm: &mut Vm, plan: &Plan<'_>, schedule: Schedule, limit: u64) -> Pai
         digests: [recorded.digest(), swapped.digest()],
         instructions: recorded.instructions,
         orders: Vec::new(),
+        both_violate: [&recorded, &swapped]
+            .iter()
+            .all(|run| run.ending.violation().is_some())
+            .then(|| recorded.ending.describe()),
     };
     explain(vm, plan, &mut pair, limit);
     pair
@@ -342,10 +357,7 @@ pub fn leave_equal_states(vm: &mut Vm, plan: &Plan<'_>) -> bool {
     }
     let states = [false, true].map(|swapped| {
         vm.copy(limits(), |vm| {
-            plan.model.begin(vm);
-            for thread in plan.poised.order(swapped) {
-                vm.run_thread(thread, 1, false)?;
-            }
+            make_accesses(vm, plan, swapped)?;
             let threads = plan.poised.order(false);
             for thread in threads {
                 vm.run_thread(thread, REMAINDER, true)?;

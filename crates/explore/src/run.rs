@@ -194,8 +194,6 @@ impl Run {
 /// meet the same decisions, whoever moved last.
 pub fn schedule(vm: &mut Vm, schedule: Schedule, racy: &[u64]) {
     vm.forget_last_slice();
-    vm.leave_no_slices();
-    vm.leave_no_slices();
     if let Some(policy) = schedule.policy() {
         vm.schedule_by(policy);
         vm.preempt_at(racy.iter().copied());

@@ -5,7 +5,7 @@ use crate::names::own_frame;
 use crate::point::Barrier;
 use crate::run::Ending;
 use crate::witness::{Play, Witness};
-use crate::{Looked, Outcome, Pair};
+use crate::{Looked, Outcome, Pair, Schedule};
 use race::{Consequence, Difference, DifferenceKind, Order, Verdict, labels};
 use std::collections::BTreeSet;
 
@@ -58,7 +58,14 @@ pub fn conclude(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
             .iter()
             .filter(|looked| looked.poised.is_some())
             .count() as u32,
-        schedules,
+        schedules: looked
+            .iter()
+            .map(|looked| match looked.equal_states {
+                true => schedules,
+                false => looked.pairs.len() as u32,
+            })
+            .max()
+            .unwrap_or(0),
         explanation: String::new(),
         differences: Vec::new(),
         orders: Vec::new(),
@@ -126,6 +133,18 @@ pub fn conclude(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
             "whichever access comes first, nothing that can be seen from outside changes"
                 .to_string()
         };
+        let violating: Vec<&String> = pairs
+            .iter()
+            .filter_map(|(_, pair)| pair.both_violate.as_ref())
+            .collect();
+        if let Some(what) = violating.first() {
+            conclusion.explanation.push_str(&format!(
+                "; in {} of {} pairs the program {what} in both orders, so that is decided \
+                 elsewhere",
+                violating.len(),
+                pairs.len()
+            ));
+        }
         return Some(conclusion);
     }
     let ordered = looked.iter().find_map(|looked| match &looked.barrier {
@@ -136,7 +155,19 @@ pub fn conclude(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
         conclusion.verdict = Verdict::SingleOrdering;
         conclusion.labels.push(labels::AD_HOC_SYNC);
         conclusion.explanation = format!("the second access cannot come first: {why}");
-        conclusion.k = looked.len() as u32;
+        // No pair was run: each occurrence was tried in the other order once.
+        let tried = looked
+            .iter()
+            .filter(|looked| matches!(looked.barrier, Some(Barrier::Ordered(_))))
+            .count() as u32;
+        conclusion.k = tried;
+        conclusion.paths = tried;
+        conclusion.schedules = 1;
+        conclusion.counts = format!(
+            "in {tried} of {} occurrences the second access did not come while the first was held \
+             back; no pair of executions was run",
+            looked.len()
+        );
         return Some(conclusion);
     }
     conclusion.explanation = looked
@@ -182,6 +213,15 @@ fn order_words(swapped: bool) -> &'static str {
     }
 }
 
+/// How the race was reached and what followed.
+fn schedule_words(looked: &Looked, pair: &Pair) -> String {
+    match (looked.occurrence.before, pair.schedule) {
+        (None, after) => after.to_string(),
+        (Some(before), Schedule::Recorded) => before.to_string(),
+        (Some(before), after) => format!("{before} up to the race, then {after}"),
+    }
+}
+
 fn violated(
     conclusion: &mut Conclusion,
     looked: &Looked,
@@ -195,7 +235,7 @@ fn violated(
         "{}, the program {} ({}; in the other order it does not)",
         order_words(swapped),
         ending.describe(),
-        pair.schedule
+        schedule_words(looked, pair)
     );
     let mut ends = ["ends normally".to_string(), "ends normally".to_string()];
     ends[usize::from(swapped)] = ending.describe();
@@ -241,7 +281,10 @@ fn output_differs(
             difference.swapped, difference.recorded, difference.name
         )
     };
-    conclusion.explanation = format!("with the accesses swapped, {what}; {}", pair.schedule);
+    conclusion.explanation = format!(
+        "with the accesses swapped, {what}; {}",
+        schedule_words(looked, pair)
+    );
     if difference.speculative {
         conclusion
             .explanation

@@ -60,6 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
             recording,
             &arguments.explore,
             arguments.schedules,
+            Some(&options),
         )?;
         reports.push(report);
     }

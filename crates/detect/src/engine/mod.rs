@@ -370,6 +370,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         Interest {
             accesses: wanted,
             only_unknown: wanted && !self.tell_all,
+            stack: false,
         }
     }
 

@@ -24,6 +24,7 @@ impl Vm {
         self.instrumentation.accesses = !interests.is_empty();
         // There is one shadow, and who has none needs every access.
         self.instrumentation.only_unknown = interests.len() == 1 && interests[0].only_unknown;
+        self.instrumentation.stack = interests.iter().any(|interest| interest.stack);
         self.flush_cache();
         let code: Vec<_> = self
             .space

@@ -214,6 +214,12 @@ impl Vm {
         }
         self.before_syscalls = to_sequencer;
         self.break_off_slice();
+        // Whoever asks for this thread means its next instruction, also where
+        // slices may end.
+        let next = Moment::new(thread, self.executed(thread));
+        if let Some(copy) = &mut self.copy {
+            copy.preempted = Some(next);
+        }
         let slice = self.begin_slice(Choice {
             thread,
             instructions,

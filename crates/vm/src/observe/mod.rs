@@ -25,6 +25,8 @@ pub struct Interest {
     pub accesses: bool,
     /// Of those, leave out what the observer's shadow words know (`known`).
     pub only_unknown: bool,
+    /// Stack bookkeeping as well.
+    pub stack: bool,
 }
 
 /// One access to memory.

@@ -31,6 +31,8 @@ pub(super) struct Builder<'a> {
     pub(super) records: bool,
     /// Accesses the observer knows do not.
     pub(super) only_unknown: bool,
+    /// Stack bookkeeping is told as well.
+    pub(super) stack: bool,
     /// Registers that no instruction of the block names, borrowed from its
     /// beginning to wherever it is left; the guest's values are in the spill
     /// slots.

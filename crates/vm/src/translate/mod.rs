@@ -84,6 +84,8 @@ pub struct Instrumentation {
     pub accesses: bool,
     /// Leave out those that the observer knows (`observe/known.rs`).
     pub only_unknown: bool,
+    /// Write what pushes, pops, calls and returns do as well.
+    pub stack: bool,
     /// Leave after every locked instruction.
     pub sequencers: bool,
     /// Addresses at which control goes to the vm first.
@@ -160,6 +162,7 @@ impl Translator {
             counted: false,
             records: instrumentation.accesses,
             only_unknown: instrumentation.only_unknown && variant == LINKED,
+            stack: instrumentation.stack,
             borrowed: Vec::new(),
             unknown: Vec::new(),
             after_hook: 0,
