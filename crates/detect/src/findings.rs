@@ -6,14 +6,15 @@
 //! first of them listed.
 
 use crate::engine::LockKind;
-use crate::history::{INSTANCES_KEPT, LockProblem, LockProblemKind, Pair, Side};
+use crate::history::{INSTANCES_KEPT, Pair, Side};
+use crate::locks::{LockProblem, LockProblemKind};
 use crate::scene::{Scene, Wanted};
 use race::{
     Access, AccessKind, Evidence, Frame, LockCall, LockFinding, Moment, Place, Race, Report, Site,
     labels,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::Path;
 
@@ -289,7 +290,7 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
             })
             .collect(),
     };
-    let mut groups: HashMap<_, Vec<(&Pair, [Access; 2])>> = HashMap::new();
+    let mut groups: BTreeMap<_, Vec<(&Pair, [Access; 2])>> = BTreeMap::new();
     for pair in &found.pairs {
         let accesses = [
             access(found, &scenes, pair, &pair.sides[0]),
