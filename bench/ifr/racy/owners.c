@@ -13,7 +13,7 @@ static APART void deposit(void) { pthread_mutex_lock(&left); for (int i = 0; i <
 static APART void withdraw(void) { pthread_mutex_lock(&right); for (int i = 0; i < 20; i++) balance -= i; pthread_mutex_unlock(&right); }
 static APART void raise_limit(void) { if (limit < 1 << 20) limit++; }
 static APART long check_limit(void) { return limit; }
-static APART void replace(void) { struct box *b = malloc(sizeof *b); b->value = 1; struct box *old = current; current = b; sched_yield(); free(old); raise_limit(); }
+static APART void replace(void) { struct box *b = malloc(sizeof *b); b->value = 1; struct box *old = current; current = b; free(old); raise_limit(); }
 static APART long use(void) { struct box *b = current; return b ? b->value : 0; }
 static void *first(void *p) { for (int i = 0; i < ROUNDS; i++) { deposit(); raise_limit(); if (i % 16 == 0) replace(); } return p; }
 static void *second(void *p) { long s = 0; for (int i = 0; i < ROUNDS; i++) { withdraw(); s += check_limit() + use(); } return s ? p : 0; }
