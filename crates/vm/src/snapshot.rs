@@ -300,10 +300,12 @@ pub fn index_inputs(recording: &Recording) -> Result<InputIndex, IndexError> {
 pub fn isolated<R: Serialize>(
     body: impl FnOnce() -> Result<R, Error>,
 ) -> Result<Running<Result<R, String>>, CopyError> {
-    fork(|| {
-        let result = body().map_err(|error| error.to_string());
-        serde_json::to_vec(&result).map_err(io::Error::other)
-    })
+    in_fork(|| body().map_err(|error| error.to_string()))
+}
+
+/// Like `isolated`, for work whose failures are the caller's own.
+pub fn in_fork<R: Serialize>(body: impl FnOnce() -> R) -> Result<Running<R>, CopyError> {
+    fork(|| serde_json::to_vec(&body()).map_err(io::Error::other))
 }
 
 fn fork<R>(body: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<Running<R>, CopyError> {
@@ -332,6 +334,7 @@ fn fork<R>(body: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<Running<R>, Cop
         });
     }
     drop(answer);
+    reply = out_of_the_way(reply);
     // SAFETY: asks the kernel to end this copy with its parent.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let code = match body() {
@@ -340,6 +343,19 @@ fn fork<R>(body: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<Running<R>, Cop
     };
     // SAFETY: ends the copy without running the parent's exit handlers.
     unsafe { libc::_exit(code) }
+}
+
+/// The guest must not find the pipe's number taken among its descriptors.
+fn out_of_the_way(file: File) -> File {
+    // SAFETY: duplicating a descriptor we own; the result is ours.
+    unsafe {
+        let high = libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 900);
+        if high < 0 {
+            file
+        } else {
+            File::from_raw_fd(high)
+        }
+    }
 }
 
 fn address_space_size() -> u64 {

@@ -1,8 +1,7 @@
 //! What `/proc` says about one task.
 
 use super::ptrace::Tid;
-use std::fs;
-use std::io;
+use std::{fs, io};
 
 /// The thread group (process) of a task.
 pub fn group(tid: Tid) -> Option<Tid> {

@@ -1,0 +1,247 @@
+//! Taking hold of the target: starting or attaching, and what can be refused.
+
+use super::launch::Launched;
+use super::ptrace::Tid;
+use super::watch::Watchpoints;
+use super::{CHILD_TOKEN, COMMAND_TOKEN, Holder, Settings, Target, ptrace, task, watch};
+use crate::link::Link;
+use crate::planted::PlantedTable;
+use crate::wire::Event;
+use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+/// Everything that can fail has succeeded.
+pub(super) struct Parts {
+    pub(super) table: PlantedTable,
+    pub(super) epoll: OwnedFd,
+    pub(super) children: OwnedFd,
+    pub(super) watch: Watchpoints,
+    pub(super) launched: Option<Launched>,
+    pub(super) attached: Vec<i32>,
+}
+
+pub(super) type Refusal = (i32, String);
+
+pub(super) fn refuse(what: &str, error: &io::Error) -> Refusal {
+    (race::exit_code::FAILURE, format!("{what}: {error}"))
+}
+
+impl Parts {
+    pub(super) fn hold(self, link: Link) -> Holder {
+        let now = Instant::now();
+        let mut holder = Holder {
+            link,
+            table: self.table,
+            epoll: self.epoll,
+            children: self.children,
+            watch: self.watch,
+            spaces: HashMap::new(),
+            tasks: HashMap::new(),
+            next_space: 1,
+            flights: Vec::new(),
+            live: VecDeque::new(),
+            crowd: VecDeque::new(),
+            next_live: now,
+            expiry: BinaryHeap::new(),
+            per_second: 0,
+            share: 50_000,
+            short: Duration::from_micros(50),
+            ended: Vec::new(),
+            last_told: now,
+            stopped: 0,
+            overlapped: 0,
+            held: 0,
+            held_until: now,
+            random: seed(),
+            launched: self.launched,
+            started: false,
+            core_folder: None,
+            stopping: false,
+            detached: HashSet::new(),
+            detaching: false,
+            analyser: crate::instruction::Analyser::default(),
+            notes: Vec::new(),
+        };
+        holder.link.send(&Event::Holding {
+            scope: match holder.watch.scope() {
+                watch::Scope::PerCpu => 0,
+                watch::Scope::PerThread => 1,
+                watch::Scope::None => 2,
+            },
+            sees_kernel: holder.watch.sees_kernel(),
+            why_not: holder.watch.why_not().unwrap_or_default().to_string(),
+        });
+        if let Some(launched) = &holder.launched {
+            let pid = launched.pid;
+            holder.adopt(pid);
+        }
+        for pid in self.attached {
+            holder.adopt(pid);
+        }
+        holder
+    }
+}
+
+pub(super) fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    // SAFETY: getrandom fills at most the eight bytes given.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), 8, 0) };
+    u64::from_ne_bytes(bytes) | 1
+}
+
+impl Holder {
+    pub(super) fn begin(
+        link: &mut Link,
+        table: PlantedTable,
+        settings: &Settings,
+    ) -> Result<Parts, Refusal> {
+        let launched = match &settings.target {
+            Target::Launch(command) => Some(
+                Launched::prepare(command)
+                    .map_err(|error| refuse("cannot start a process", &error))?,
+            ),
+            Target::Attach(_) => None,
+        };
+        become_background();
+        // SAFETY: fresh descriptors from the kernel.
+        let (epoll, children) = unsafe {
+            let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+            let mut mask: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut mask);
+            libc::sigaddset(&raw mut mask, libc::SIGCHLD);
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const mask, std::ptr::null_mut());
+            let children =
+                libc::signalfd(-1, &raw const mask, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if epoll < 0 || children < 0 {
+                return Err(refuse(
+                    "cannot wait for events",
+                    &io::Error::last_os_error(),
+                ));
+            }
+            (OwnedFd::from_raw_fd(epoll), OwnedFd::from_raw_fd(children))
+        };
+        for (fd, token) in [
+            (link.descriptor(), COMMAND_TOKEN),
+            (children.as_raw_fd(), CHILD_TOKEN),
+        ] {
+            wake_on(epoll.as_raw_fd(), fd, token)
+                .map_err(|error| refuse("cannot wait for events", &error))?;
+        }
+        let watch = Watchpoints::probe(settings.per_thread, epoll.as_raw_fd());
+        let mut attached = Vec::new();
+        if let Target::Attach(pids) = &settings.target {
+            for pid in pids {
+                attached.extend(attach(*pid)?);
+            }
+        }
+        if let Some(launched) = &launched {
+            launched
+                .begin()
+                .map_err(|error| refuse("cannot hold the program", &error))?;
+        }
+        Ok(Parts {
+            table,
+            epoll,
+            children,
+            watch,
+            launched,
+            attached,
+        })
+    }
+}
+
+pub(super) fn wake_on(epoll: RawFd, fd: RawFd, token: u64) -> io::Result<()> {
+    let mut event = libc::epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: token,
+    };
+    // SAFETY: both descriptors are open and the event is read only.
+    if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Leaves the terminal and asks to be scheduled promptly.
+pub(super) fn become_background() {
+    // SAFETY: plain system calls on this process; failures change nothing
+    // that matters.
+    unsafe {
+        libc::setsid();
+        for signal in [
+            libc::SIGINT,
+            libc::SIGTERM,
+            libc::SIGHUP,
+            libc::SIGQUIT,
+            libc::SIGPIPE,
+            libc::SIGTSTP,
+        ] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+        libc::prctl(libc::PR_SET_NAME, c"deadheat-holder".as_ptr());
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1);
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        if null >= 0 {
+            libc::dup2(null, 0);
+            libc::dup2(null, 1);
+        }
+        // A held thread waits for this process: being scheduled late holds
+        // it longer. A round of work is some tens of microseconds.
+        let priority = libc::sched_param { sched_priority: 1 };
+        libc::sched_setscheduler(
+            0,
+            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
+            &raw const priority,
+        );
+    }
+}
+
+/// Takes hold of every thread of a running process without stopping any.
+pub(super) fn attach(pid: Tid) -> Result<Vec<Tid>, Refusal> {
+    let usage = race::exit_code::USAGE;
+    let failure = race::exit_code::FAILURE;
+    if task::group(pid) != Some(pid) {
+        return Err((usage, format!("there is no process {pid}")));
+    }
+    let mut held = Vec::new();
+    // Threads born meanwhile are held through their parents, or found in the
+    // next round.
+    loop {
+        let threads = task::threads(pid).map_err(|error| {
+            (
+                usage,
+                format!("process {pid} has ended or cannot be looked at: {error}"),
+            )
+        })?;
+        let fresh: Vec<Tid> = threads
+            .into_iter()
+            .filter(|tid| !held.contains(tid))
+            .collect();
+        if fresh.is_empty() {
+            return Ok(held);
+        }
+        for tid in fresh {
+            match ptrace::seize(tid) {
+                Ok(()) => held.push(tid),
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) => {
+                    if task::tracer(tid) == Some(std::process::id() as Tid) {
+                        held.push(tid);
+                        continue;
+                    }
+                    let text = match task::tracer(tid) {
+                        Some(tracer) => format!(
+                            "process {pid} is already held by process {tracer} (a debugger?); end that first"
+                        ),
+                        None => format!(
+                            "no right to hold process {pid}: {error} (it must be yours; where /proc/sys/kernel/yama/ptrace_scope is 1 or more, start it with `deadheat sample -- PROGRAM` or be root)"
+                        ),
+                    };
+                    return Err((failure, text));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! The holder between the front end and the kernel: orders, events told, and how
+//! long it may sleep.
+
+use super::ptrace::Tid;
+use super::space::Space;
+use super::{CHILD_TOKEN, COMMAND_TOKEN, Holder, ptrace, task};
+use crate::planted::LIVE;
+use crate::wire::{Event, Order, Purpose};
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+/// Waits shorter than this are spent spinning: a sleep of this length
+/// overshoots by as much again, and the held thread's CPU is free anyway.
+pub(super) const SPIN: Duration = Duration::from_micros(120);
+
+/// Costs and finished breakpoints are told to the front end this often.
+pub(super) const TELL: Duration = Duration::from_millis(30);
+
+/// How long letting go may take before the holder gives up waiting for
+/// threads that do not stop.
+pub(super) const LETTING_GO: Duration = Duration::from_secs(3);
+
+impl Holder {
+    pub(super) fn tell(&mut self, all: bool) {
+        self.last_told = Instant::now();
+        self.keep_safe(self.last_told);
+        let ended = std::mem::take(&mut self.ended);
+        if !ended.is_empty() {
+            self.link.send(&Event::Ended(ended));
+        }
+        let standing = self.spaces.values().map(Space::standing).sum::<usize>();
+        self.link.send(&Event::Cost {
+            cpu: task::own_cpu_time(),
+            stopped: self.stopped,
+            overlapped: self.overlapped,
+            standing: standing as u32,
+            queued: self.live.len() as u32,
+        });
+        if all {
+            self.link.flush();
+        }
+    }
+
+    pub(super) fn obey(&mut self) {
+        let orders = match self.link.receive::<Order>() {
+            Ok(orders) => orders,
+            Err(error) => {
+                self.notes.push(error.to_string());
+                self.stopping = true;
+                return;
+            }
+        };
+        for order in orders {
+            match order {
+                Order::Picks(picks) => {
+                    for pick in picks {
+                        if pick.purpose == Purpose::Live {
+                            if self.live.len() < 4 * LIVE {
+                                self.live.push_back(pick);
+                            }
+                        } else {
+                            self.crowd.push_back(pick);
+                        }
+                    }
+                }
+                Order::Pace {
+                    per_second,
+                    share,
+                    short,
+                } => {
+                    self.per_second = per_second;
+                    self.share = share;
+                    self.short = Duration::from_micros(u64::from(short));
+                }
+                Order::Core(folder) => self.core_folder = Some(folder),
+                Order::Stop => self.stopping = true,
+            }
+        }
+        if self.link.ended() {
+            self.stopping = true;
+        }
+    }
+
+    /// Waits for the next thing to happen.
+    pub(super) fn wait(&mut self, now: Instant) {
+        let mut until = self.last_told + TELL;
+        for flight in &self.flights {
+            until = until.min(flight.next_look());
+        }
+        if self.per_second > 0 && !self.live.is_empty() {
+            until = until.min(self.next_live);
+        }
+        if let Some(Reverse((expiry, _, _))) = self.expiry.peek() {
+            // Half a millisecond more or less does not matter to anybody, and
+            // lets many be removed at one go.
+            until = until.min((*expiry + Duration::from_micros(500)).max(now));
+            if *expiry + Duration::from_millis(1) < now {
+                until = now;
+            }
+        }
+        if !self.crowd.is_empty() {
+            until = now;
+        }
+        let nap = until.saturating_duration_since(now);
+        if nap.is_zero() {
+            // Much to do: look for orders now and then only.
+            if self.flights.is_empty() {
+                self.poll(Duration::ZERO);
+            }
+            return;
+        }
+        if !self.flights.is_empty() && nap < SPIN {
+            while Instant::now() < until {
+                if self.watch.any_hit() {
+                    break;
+                }
+                let (change, _) = ptrace::next_change();
+                if let Some((tid, change)) = change {
+                    self.changed(tid, change);
+                    break;
+                }
+            }
+            return;
+        }
+        self.poll(nap);
+    }
+
+    pub(super) fn poll(&mut self, nap: Duration) {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        let timeout = libc::timespec {
+            tv_sec: nap.as_secs() as libc::time_t,
+            tv_nsec: i64::from(nap.subsec_nanos()),
+        };
+        // SAFETY: room for sixteen events, a timespec to read, no signal
+        // mask.
+        let count = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.epoll.as_raw_fd(),
+                events.as_mut_ptr(),
+                events.len(),
+                &raw const timeout,
+                std::ptr::null::<libc::sigset_t>(),
+                8usize,
+            )
+        };
+        for event in events.iter().take(usize::try_from(count).unwrap_or(0)) {
+            match event.u64 {
+                COMMAND_TOKEN => self.obey(),
+                CHILD_TOKEN => self.swallow_signals(),
+                // A ring: looked at in the next turn.
+                _ => {}
+            }
+        }
+        self.link.flush();
+    }
+
+    pub(super) fn swallow_signals(&self) {
+        let mut buffer = [0u8; 1024];
+        // SAFETY: reads at most the buffer; the descriptor does not block.
+        while unsafe {
+            libc::read(
+                self.children.as_raw_fd(),
+                buffer.as_mut_ptr().cast(),
+                buffer.len(),
+            )
+        } > 0
+        {}
+    }
+
+    /// Puts everything back and lets every thread go. Says how many threads
+    /// could not be seen to be clear of breakpoints in time.
+    pub(super) fn let_go(&mut self) -> u32 {
+        let now = Instant::now();
+        self.live.clear();
+        self.crowd.clear();
+        for space in self.spaces.values_mut() {
+            space.unplant_all(&mut self.table, now);
+        }
+        self.end_all_flights();
+        self.detaching = true;
+        // A thread that sleeps in the kernel cannot be on its way out of a
+        // breakpoint. The others are stopped once, which shows where they
+        // are, and let go one by one.
+        let mut asked = HashSet::new();
+        loop {
+            while let (Some((tid, change)), _) = ptrace::next_change() {
+                self.changed(tid, change);
+            }
+            let mut open = 0;
+            let tids: Vec<Tid> = self.tasks.keys().copied().collect();
+            for tid in tids {
+                if self.detached.contains(&tid) {
+                    continue;
+                }
+                let sleeps = matches!(task::state(tid), Some('S' | 'D' | 'T' | 'I'))
+                    && !task::trap_pending(tid);
+                if sleeps {
+                    continue;
+                }
+                open += 1;
+                if asked.insert(tid) {
+                    let _ = ptrace::interrupt(tid);
+                }
+            }
+            if open == 0 || now.elapsed() > LETTING_GO {
+                return open;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// Puts SIGTRAP back into the blocked signals of a thread that had blocked
+/// everything: the kernel unblocks it to deliver the trap.
+pub(super) fn repair_mask(tid: Tid) {
+    const OTHERS: u64 =
+        bit(libc::SIGILL) | bit(libc::SIGBUS) | bit(libc::SIGFPE) | bit(libc::SIGSEGV);
+    if let Ok(mask) = ptrace::signal_mask(tid)
+        && mask & OTHERS == OTHERS
+        && mask & bit(libc::SIGTRAP) == 0
+    {
+        let _ = ptrace::set_signal_mask(tid, mask | bit(libc::SIGTRAP));
+    }
+}
+
+pub(super) const fn bit(signal: i32) -> u64 {
+    1 << (signal - 1)
+}

@@ -1,0 +1,265 @@
+//! What an access means: plain, atomic by its instruction or by its source,
+//! synchronisation by hand, and the edges that follow.
+
+use super::{Access, Checker, Engine, HappensBefore, Meaning, SEQUENCERS, Thread};
+use crate::code::{Atomic, Origin};
+use crate::sync::Object;
+use vm::observe::AccessEvent;
+
+impl<C: Checker> Engine<C> {
+    /// Everything the thread did so far happens before what follows an
+    /// acquire of the object.
+    pub(super) fn release(thread: &mut Thread, object: &mut Object) {
+        object.clock.join(&thread.clock);
+        thread.advance();
+    }
+
+    /// The thread passes a sequencer.
+    pub(super) fn sequencer(&mut self, thread: &mut Thread) {
+        if self.mode == HappensBefore::Sequencer {
+            let all = self.objects.entry(SEQUENCERS);
+            thread.clock.join(&all.clock);
+            all.clock.join(&thread.clock);
+            thread.advance();
+        }
+    }
+
+    /// An access the fast check did not know.
+    pub(super) fn slow(&mut self, event: &AccessEvent, thread: &mut Thread) {
+        let origin = self.code.origin(event.pc);
+        match origin {
+            Origin::Linker => return,
+            Origin::CLibrary if self.is_library_memory(event.address, thread) => return,
+            Origin::GoRuntime => return,
+            Origin::GoSync if !event.locked && self.words.get(event.address & !3).is_none() => {
+                return;
+            }
+            Origin::GoSync if !event.locked => return self.synchronise(event, thread),
+            Origin::Threading if thread.hands_out_tasks() => return,
+            Origin::Threading => return self.synchronise(event, thread),
+            _ => {}
+        }
+        if let Some(only_library) = self.guards.get(&(event.address & !3))
+            && (!only_library || origin == Origin::CLibrary)
+        {
+            return self.synchronise(event, thread);
+        }
+        let order = self.next_order();
+        let mut access = Access {
+            moment: event.moment,
+            order,
+            pc: event.pc,
+            address: event.address,
+            size: u64::from(event.size),
+            read: event.read,
+            write: event.write,
+            meaning: Meaning::Plain,
+        };
+        let mut released = event.locked;
+        if event.locked {
+            self.sequencer(thread);
+            self.locked(event, thread, &mut access);
+        } else if event.size <= 16 {
+            released = self.plain(event, thread, &mut access);
+        }
+        self.checker.access(&access, thread, &self.heap);
+        if released {
+            thread.advance();
+        }
+    }
+
+    /// Memory that the C library uses for itself.
+    pub(super) fn is_library_memory(&mut self, address: u64, thread: &Thread) -> bool {
+        if let Some(block) = self.heap.find(address) {
+            return block.by_library;
+        }
+        thread.local.contains(&address)
+            || self.break_area.contains(&address)
+            || self
+                .library_maps
+                .range(..=address)
+                .next_back()
+                .is_some_and(|(start, size)| address < start + size)
+            || self.code.is_library_data(address)
+    }
+
+    /// An access that is nothing but synchronisation.
+    pub(super) fn synchronise(&mut self, event: &AccessEvent, thread: &mut Thread) {
+        self.checker.synchronised(event.address, event.size);
+        let mut released = false;
+        for word in words_of(event.address, event.size) {
+            if event.read
+                && let Some(object) = self.words.get(word)
+            {
+                thread.acquire(&object.clock);
+            }
+            if event.write {
+                let object = self.words.entry(word);
+                object.clock.join(&thread.clock);
+                released = true;
+            }
+        }
+        if released {
+            thread.advance();
+        }
+    }
+
+    /// Rule 3: acquire and release, unless debug info says relaxed.
+    pub(super) fn locked(&mut self, event: &AccessEvent, thread: &mut Thread, access: &mut Access) {
+        let (mut acquires, mut releases) = (true, event.write);
+        access.meaning = Meaning::Atomic {
+            order_unknown: false,
+        };
+        if let Some(atomic) = self.atomic_by_source(event)
+            && !atomic.acquires
+            && !atomic.releases
+        {
+            (acquires, releases) = (false, false);
+        }
+        for word in words_of(event.address, event.size) {
+            let object = self.words.entry(word);
+            if !object.locked_by.contains(&thread.number) {
+                object.locked_by.push(thread.number);
+            }
+            if acquires {
+                thread.acquire(&object.clock);
+            }
+            if releases {
+                object.clock.join(&thread.clock);
+            }
+        }
+    }
+
+    /// A plain instruction: rules 3 and 4 decide whether it is more.
+    /// Returns whether it released.
+    pub(super) fn plain(
+        &mut self,
+        event: &AccessEvent,
+        thread: &mut Thread,
+        access: &mut Access,
+    ) -> bool {
+        let word = event.address & !3;
+        let object = self.words.get(word);
+        if object.is_none() && !self.checker.is_exact() {
+            return false;
+        }
+        let locked = object.is_some_and(|object| !object.locked_by.is_empty());
+        let locked_by_me = object.is_some_and(|object| object.locked_by.contains(&thread.number));
+        let atomic = self.atomic_by_source(event);
+        let (acquires, releases, order_unknown) = match atomic {
+            Some(atomic) => (atomic.acquires, atomic.releases, atomic.order_unknown),
+            None if self.is_atomic_variable(event.address) => (true, true, true),
+            // A spin unlock.
+            None if locked_by_me && event.write && !event.read => (false, true, false),
+            // A spin, or a check.
+            None if locked && event.read && !event.write && self.code.feeds_branch(event.pc) => {
+                (true, false, false)
+            }
+            None if event.size <= 8
+                && event.address.is_multiple_of(u64::from(event.size.max(1)))
+                && self.code.is_bare(event.pc) =>
+            {
+                return self.bare(event, thread, access);
+            }
+            None => return self.ad_hoc(event, thread),
+        };
+        access.meaning = Meaning::Atomic { order_unknown };
+        for word in words_of(event.address, event.size) {
+            if event.read
+                && acquires
+                && let Some(object) = self.words.get(word)
+            {
+                thread.acquire(&object.clock);
+            }
+            if event.write && releases {
+                self.words.entry(word).clock = thread.clock.clone();
+            }
+        }
+        event.write && releases
+    }
+
+    /// Rule 5: a spin on a plain variable orders in fact what the language
+    /// does not. Kept beside the real clocks, for saying so.
+    pub(super) fn ad_hoc(&mut self, event: &AccessEvent, thread: &mut Thread) -> bool {
+        if !self.checker.is_exact() || event.size > 8 {
+            return false;
+        }
+        let word = event.address & !3;
+        if event.write && !event.read {
+            let clock = self.stores.entry(word).or_default();
+            clock.join(&thread.clock);
+            clock.join(&thread.ad_hoc);
+            return true;
+        }
+        if event.read
+            && !event.write
+            && let Some(clock) = self.stores.get(&word)
+            && self.code.spins(event.pc)
+        {
+            thread.ad_hoc.join(clock);
+        }
+        false
+    }
+
+    /// A plain instruction of a program without debug info. An aligned store
+    /// may be a release and a load that decides a branch an acquire: to call
+    /// them a race would be wrong for every lock-free program, so they order
+    /// (and what only they order is not reported). Stores against stores, and
+    /// loads whose value is merely used, are told as ever.
+    pub(super) fn bare(
+        &mut self,
+        event: &AccessEvent,
+        thread: &mut Thread,
+        access: &mut Access,
+    ) -> bool {
+        if event.write && !event.read {
+            for word in words_of(event.address, event.size) {
+                self.words.entry(word).clock.join(&thread.clock);
+            }
+            return true;
+        }
+        if event.read && !event.write && self.code.feeds_branch(event.pc) {
+            access.meaning = Meaning::Check;
+            for word in words_of(event.address, event.size) {
+                if let Some(object) = self.words.get(word) {
+                    thread.acquire(&object.clock);
+                }
+            }
+        }
+        false
+    }
+
+    /// Rule 4, from debug info or else the source text.
+    pub(super) fn atomic_by_source(&mut self, event: &AccessEvent) -> Option<Atomic> {
+        self.code.atomic(event.pc).or_else(|| {
+            self.code
+                .atomic_in_source(event.pc, (event.read, event.write), event.address)
+        })
+    }
+
+    pub(super) fn is_atomic_variable(&self, address: u64) -> bool {
+        self.checker.is_exact()
+            && self
+                .code
+                .modules
+                .variable_at(address)
+                .is_some_and(|variable| variable.atomic)
+    }
+}
+
+/// The four-byte words that an access touches.
+pub(super) fn words_of(address: u64, size: u32) -> impl Iterator<Item = u64> {
+    let first = address & !3;
+    (first..address.saturating_add(u64::from(size))).step_by(4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unaligned_word_touches_its_neighbour() {
+        assert_eq!(words_of(0x1002, 4).collect::<Vec<_>>(), [0x1000, 0x1004]);
+        assert_eq!(words_of(0x1000, 1).collect::<Vec<_>>(), [0x1000]);
+    }
+}

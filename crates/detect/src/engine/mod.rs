@@ -1,0 +1,590 @@
+//! Happens-before over the events of an execution.
+//!
+//! Papers 000 (section 3.2) and 003 (section 4.5) order accesses by the
+//! synchronisation between them; so does this observer, with vector clocks,
+//! which order exactly what the edges order (paper 000's sequencers order
+//! more, see `sequencer`). Edges come from the rules of design "what counts as
+//! synchronisation": annotations, known functions, the kernel, locked
+//! instructions, debug info. What is done with accesses is a `Checker`'s
+//! business: the first pass keeps epochs for all memory, the second full
+//! history for a few addresses.
+//!
+//! Guarantees: no edge is missed that the listed rules give, so two accesses
+//! called concurrent are concurrent under these rules. Accesses inside a known
+//! function are its own affair and not checked.
+
+mod accesses;
+mod calls;
+mod kernel;
+mod routines;
+
+use crate::clock::{Epoch, SLOTS, Slot, VectorClock};
+use crate::code::{Code, Origin};
+use crate::golang::{Goroutines, Pending, Routine};
+use crate::heap::Heap;
+use crate::known::Known;
+use crate::sync::Objects;
+use crate::tasks;
+use crate::tasks::{Current, Suspended, Task, Tasks};
+use calls::{Call, cut};
+use kernel::Channels;
+pub use kernel::descriptor_at;
+use race::Moment;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::Path;
+use vm::context::{Registers, reg};
+use vm::memory;
+use vm::observe::known::Compare;
+use vm::observe::{AccessEvent, AfterHook, Interest, Observer, SyscallEvent, ThreadEvent};
+
+/// What orders two accesses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum HappensBefore {
+    /// The rules of synchronisation, exactly.
+    #[default]
+    VectorClock,
+    /// Paper 000: every locked instruction, system call and call of a known
+    /// function is a sequencer with a place in one total order; accesses race
+    /// if the regions between sequencers that they lie in overlap. Orders
+    /// more than synchronisation does, so it misses more; what it reports
+    /// has really happened at the same time.
+    Sequencer,
+}
+
+/// How an access is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Meaning {
+    Plain,
+    /// A locked instruction, or atomic by debug info.
+    Atomic {
+        order_unknown: bool,
+    },
+    /// A load that decides a branch, in code without debug info, where an
+    /// atomic load looks the same: not told from one.
+    Check,
+    /// A block given back to the allocator.
+    Free,
+}
+
+/// An access that a checker must look at.
+#[derive(Debug, Clone, Copy)]
+pub struct Access {
+    pub moment: Moment,
+    /// Position in the order of all events looked at.
+    pub order: u64,
+    pub pc: u64,
+    pub address: u64,
+    pub size: u64,
+    pub read: bool,
+    pub write: bool,
+    pub meaning: Meaning,
+}
+
+/// A lock that a thread holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    pub address: u64,
+    pub kind: LockKind,
+    pub moment: Moment,
+    pub order: u64,
+    /// Times taken (recursive mutexes, readers).
+    pub times: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub enum LockKind {
+    Mutex,
+    Spin,
+    Read,
+    Write,
+    Stream,
+    Annotated,
+    /// `critical` or `atomic` without a name.
+    Critical,
+}
+
+/// A thread of the program.
+#[derive(Debug)]
+pub struct Thread {
+    pub number: u32,
+    pub slot: Slot,
+    pub clock: VectorClock,
+    /// What is in order by ad hoc synchronisation only (rule 5).
+    pub ad_hoc: VectorClock,
+    /// The thread's own component of its clock.
+    pub epoch: Epoch,
+    pub held: Vec<Held>,
+    pub name: Option<String>,
+    /// The call of clone, by the creator.
+    pub created: Option<(Moment, u64)>,
+    pub stack: Option<Range<u64>>,
+    /// Descriptor and thread-local variables, above the stack proper.
+    local: Range<u64>,
+    calls: Vec<Call>,
+    inside: u32,
+    /// The OpenMP task it runs, what it did before, and the one it is
+    /// creating.
+    task: Current,
+    suspended: Vec<Suspended>,
+    creating: Option<Task>,
+    /// The goroutine it runs, and what it was before.
+    goroutine: Option<u64>,
+    between: Option<Routine>,
+    pending: Vec<Pending>,
+}
+
+impl Thread {
+    fn advance(&mut self) {
+        let tick = self.clock.get(self.slot) + 1;
+        self.clock.set(self.slot, tick);
+        self.epoch = Epoch::new(self.slot, tick);
+    }
+
+    fn acquire(&mut self, clock: &VectorClock) {
+        self.clock.join(clock);
+    }
+
+    /// The address is the thread's own, whatever task it runs.
+    pub fn is_local(&self, address: u64) -> bool {
+        self.local.contains(&address)
+    }
+
+    /// The run-time is handing out tasks.
+    fn hands_out_tasks(&self) -> bool {
+        self.calls
+            .last()
+            .is_some_and(|call| call.known.hands_out_tasks())
+    }
+}
+
+/// A misuse of a lock or an order that can deadlock, as the engine sees it.
+#[derive(Debug, Clone)]
+pub enum LockEvent<'a> {
+    Locking {
+        thread: &'a Thread,
+        address: u64,
+        moment: Moment,
+        order: u64,
+    },
+    NotHeld {
+        address: u64,
+        owner: Option<u32>,
+        moment: Moment,
+        order: u64,
+    },
+    DestroyedHeld {
+        address: u64,
+        owner: u32,
+        moment: Moment,
+        order: u64,
+    },
+}
+
+/// What a pass does with accesses.
+pub trait Checker {
+    /// Nothing new in this access (tested before anything else).
+    fn is_known(&self, address: u64, size: u32, write: bool, epoch: Epoch) -> bool;
+    /// What accesses of a thread in `epoch` are known by: `is_known` as
+    /// translated code can ask it.
+    fn known_by(&self, epoch: Epoch) -> Compare;
+    /// Accesses matter at all.
+    fn wants_accesses(&self) -> bool {
+        true
+    }
+    /// Every access that gets this far is worth a look into debug info.
+    fn is_exact(&self) -> bool;
+    fn access(&mut self, access: &Access, thread: &Thread, heap: &Heap);
+    /// A plain access was nothing but synchronisation: all of them there are.
+    fn synchronised(&mut self, _address: u64, _size: u32) {}
+    /// The memory is new.
+    fn clear(&mut self, range: Range<u64>);
+    fn lock(&mut self, _event: LockEvent<'_>) {}
+}
+
+pub struct Engine<C> {
+    pub checker: C,
+    pub code: Code,
+    pub heap: Heap,
+    threads: Vec<Option<Box<Thread>>>,
+    /// Slots of ended threads: slot, final clock value.
+    idle_slots: Vec<(Slot, u64)>,
+    slots: usize,
+    /// Objects of known functions, by address.
+    objects: Objects,
+    /// Words that carry edges by themselves, by address of four bytes.
+    words: Objects,
+    /// Words that any access synchronises by (guards of static variables),
+    /// and those that only library code does (once controls).
+    guards: rustc_hash::FxHashMap<u64, bool>,
+    /// Threads by thread pointer (`pthread_t`).
+    by_pointer: HashMap<u64, u32>,
+    last_started: Option<u32>,
+    stacks: BTreeMap<u64, u64>,
+    /// Mappings that allocators and the C library made for themselves.
+    library_maps: BTreeMap<u64, u64>,
+    /// What `brk` gave: outside of blocks it is the allocator's.
+    break_area: Range<u64>,
+    channels: Channels,
+    owners: HashMap<u64, Vec<u32>>,
+    order: u64,
+    mode: HappensBefore,
+    /// Clocks of plain stores to racy words, for rule 5.
+    stores: HashMap<u64, VectorClock>,
+    tasks: Tasks,
+    goroutines: Goroutines,
+    more_hooks: Vec<u64>,
+    pub not_checked: Vec<String>,
+}
+
+impl<C: Checker> Engine<C> {
+    pub fn new(checker: C, mode: HappensBefore) -> Self {
+        let mut engine = Engine {
+            checker,
+            code: Code::default(),
+            heap: Heap::default(),
+            threads: Vec::new(),
+            idle_slots: Vec::new(),
+            slots: 0,
+            objects: Objects::default(),
+            words: Objects::default(),
+            guards: rustc_hash::FxHashMap::default(),
+            by_pointer: HashMap::new(),
+            last_started: None,
+            stacks: BTreeMap::new(),
+            library_maps: BTreeMap::new(),
+            break_area: 0..0,
+            channels: Channels::default(),
+            owners: HashMap::new(),
+            order: 0,
+            mode,
+            stores: HashMap::new(),
+            tasks: Tasks::default(),
+            goroutines: Goroutines::default(),
+            more_hooks: Vec::new(),
+            not_checked: Vec::new(),
+        };
+        engine.start_thread(1, None, Moment::new(1, 0));
+        engine
+    }
+
+    pub fn threads(&self) -> impl Iterator<Item = &Thread> {
+        self.threads.iter().flatten().map(|thread| &**thread)
+    }
+
+    pub fn thread_state(&self, number: u32) -> Option<&Thread> {
+        self.threads.get(number as usize)?.as_deref()
+    }
+
+    fn next_order(&mut self) -> u64 {
+        self.order += 1;
+        self.order
+    }
+
+    /// Takes a thread out to work on it beside the rest of the engine.
+    fn take(&mut self, number: u32) -> Box<Thread> {
+        if self.thread_state(number).is_none() {
+            self.start_thread(number, None, Moment::new(number, 0));
+        }
+        match self.threads[number as usize].take() {
+            Some(thread) => thread,
+            None => unreachable!("started above"),
+        }
+    }
+
+    fn put(&mut self, thread: Box<Thread>) {
+        let index = thread.number as usize;
+        self.threads[index] = Some(thread);
+    }
+
+    fn start_thread(&mut self, number: u32, parent: Option<u32>, moment: Moment) {
+        let order = self.next_order();
+        let mut clock = VectorClock::default();
+        let mut name = None;
+        if let Some(parent) = parent {
+            let mut creator = self.take(parent);
+            clock = creator.clock.clone();
+            name = creator.name.clone();
+            creator.advance();
+            self.put(creator);
+        }
+        let (slot, tick) = match self.idle_slot(&clock) {
+            Some(idle) => idle,
+            None => {
+                if self.slots + 1 >= SLOTS {
+                    // Threads beyond share the last slot: their races with
+                    // one another are missed, none is made up.
+                    self.not_checked.push(format!(
+                        "more than {SLOTS} threads at once: races among those beyond were not looked for"
+                    ));
+                    self.slots = SLOTS - 2;
+                }
+                self.slots += 1;
+                ((self.slots - 1) as Slot, 1)
+            }
+        };
+        let tick = tick.max(clock.get(slot) + 1);
+        clock.set(slot, tick);
+        let index = number as usize;
+        if self.threads.len() <= index {
+            self.threads.resize_with(index + 1, || None);
+        }
+        self.threads[index] = Some(Box::new(Thread {
+            number,
+            slot,
+            clock,
+            ad_hoc: VectorClock::default(),
+            epoch: Epoch::new(slot, tick),
+            held: Vec::new(),
+            name,
+            created: parent.map(|_| (moment, order)),
+            stack: None,
+            local: 0..0,
+            calls: Vec::new(),
+            inside: 0,
+            task: Current::default(),
+            suspended: Vec::new(),
+            creating: None,
+            goroutine: None,
+            between: None,
+            pending: Vec::new(),
+        }));
+    }
+}
+
+/// And for the one order of sequencers.
+const SEQUENCERS: u64 = 32;
+
+/// And for the number of a thread.
+fn numbered(thread: u32) -> u64 {
+    64 + u64::from(thread)
+}
+
+impl<C: Checker + 'static> Observer for Engine<C> {
+    fn interest(&self) -> Interest {
+        let wanted = self.checker.wants_accesses();
+        Interest {
+            accesses: wanted,
+            only_unknown: wanted,
+        }
+    }
+
+    fn known_by(&self, thread: u32) -> Compare {
+        self.thread_state(thread)
+            .map_or(Compare::Nothing, |thread| {
+                self.checker.known_by(thread.epoch)
+            })
+    }
+
+    fn begins_epoch(&mut self, pc: u64) -> bool {
+        matches!(self.code.origin(pc), Origin::Threading | Origin::GoSync)
+    }
+
+    fn accesses(&mut self, batch: &[AccessEvent]) {
+        let Some(first) = batch.first() else {
+            return;
+        };
+        let mut thread = self.take(first.moment.thread);
+        if thread.inside == 0 {
+            for event in batch {
+                let write = event.write;
+                if !event.locked
+                    && self
+                        .checker
+                        .is_known(event.address, event.size, write, thread.epoch)
+                {
+                    continue;
+                }
+                self.slow(event, &mut thread);
+            }
+        }
+        self.put(thread);
+    }
+
+    fn kernel_access(&mut self, moment: Moment, address: u64, size: u64, write: bool) {
+        let thread = self.take(moment.thread);
+        let skipped = thread.inside > 0
+            || self.is_library_memory(address, &thread)
+            || self.guards.contains_key(&(address & !3))
+            || self.words.get(address & !3).is_some();
+        if !skipped {
+            let access = Access {
+                moment,
+                order: self.next_order(),
+                pc: 0,
+                address,
+                size,
+                read: !write,
+                write,
+                meaning: Meaning::Plain,
+            };
+            self.checker.access(&access, &thread, &self.heap);
+        }
+        self.put(thread);
+    }
+
+    fn syscall(&mut self, event: &SyscallEvent, registers: &Registers) {
+        let order = self.next_order();
+        let mut thread = self.take(event.moment.thread);
+        self.use_descriptor(event, order, &thread, registers.rip);
+        self.sequencer(&mut thread);
+        self.system_call(event, &mut thread);
+        self.put(thread);
+    }
+
+    fn thread(&mut self, moment: Moment, event: ThreadEvent) {
+        match event {
+            ThreadEvent::Started { thread, parent } => {
+                self.start_thread(thread, Some(parent), moment);
+                self.last_started = Some(thread);
+            }
+            ThreadEvent::Exited { thread } => {
+                let mut thread = self.take(thread);
+                thread.calls.clear();
+                thread.inside = 0;
+                while !thread.suspended.is_empty() {
+                    self.end_task(&mut thread);
+                }
+                self.idle_slots
+                    .push((thread.slot, thread.clock.get(thread.slot)));
+                self.put(thread);
+            }
+            ThreadEvent::FutexWake { waker, woken, .. } => {
+                let mut from = self.take(waker);
+                if from.inside == 0
+                    && !from.hands_out_tasks()
+                    && from.goroutine.is_none()
+                    && waker != woken
+                {
+                    let mut to = self.take(woken);
+                    to.acquire(&from.clock);
+                    self.put(to);
+                    from.advance();
+                }
+                self.put(from);
+            }
+            ThreadEvent::Switched { .. } => {}
+        }
+    }
+
+    fn code_mapped(&mut self, range: Range<u64>, path: &Path, offset: u64) -> Vec<u64> {
+        self.code.mapped(range, path, offset)
+    }
+
+    fn unmapped(&mut self, _moment: Moment, range: Range<u64>) {
+        self.code.unmapped(range.clone());
+        cut(&mut self.stacks, &range);
+        cut(&mut self.library_maps, &range);
+        self.renew(range);
+    }
+
+    fn hook(&mut self, moment: Moment, registers: &Registers) -> AfterHook {
+        let Some(known) = self.code.known_at(registers.rip) else {
+            return AfterHook::Nothing;
+        };
+        let gpr = &registers.gpr;
+        let stack = gpr[reg::RSP];
+        let order = self.next_order();
+        let mut thread = self.take(moment.thread);
+        if thread.local.is_empty() {
+            thread.local = tasks::main_thread_locals(registers.fs_base);
+        }
+        // Calls below the stack pointer were left some other way (a
+        // cancellation, a longjmp).
+        while thread.calls.last().is_some_and(|call| call.stack < stack) {
+            if let Some(call) = thread.calls.pop()
+                && call.counts
+            {
+                thread.inside -= 1;
+            }
+        }
+        let mut call = Call {
+            known,
+            function: registers.rip,
+            stack,
+            arguments: [gpr[reg::RDI], gpr[reg::RSI], gpr[reg::RDX], gpr[reg::RCX]],
+            cycle: gpr[reg::R9],
+            caller: memory::get::<u64>(stack).unwrap_or(0),
+            moment,
+            order,
+            counts: !known.calls_back(),
+        };
+        let follow = match known {
+            Known::HappensBefore(_)
+            | Known::HappensAfter(_)
+            | Known::HappensForget(_)
+            | Known::LockCreate(_)
+            | Known::LockAcquired(_)
+            | Known::LockReleased(_) => {
+                let arguments = call.arguments;
+                self.annotated(known, &arguments, &mut thread, &call);
+                false
+            }
+            Known::ClientRequest => {
+                call.arguments[0] = gpr[reg::RAX];
+                self.annotated(known, &[0; 4], &mut thread, &call);
+                false
+            }
+            Known::Go(called) => {
+                self.go_call(called, registers, &mut thread, &call);
+                false
+            }
+            Known::GoReturn => {
+                self.go_returned(registers, &mut thread, &call);
+                false
+            }
+            // What one known function does inside another is its own
+            // affair; memory comes and goes all the same.
+            _ if thread.inside > 0 && !known.is_allocator() => false,
+            _ => {
+                let nested = thread.calls.iter().any(|call| call.known.is_allocator());
+                if !known.is_allocator() {
+                    self.sequencer(&mut thread);
+                }
+                if !(nested && known == Known::Free) {
+                    self.entered(&mut call, &mut thread);
+                }
+                true
+            }
+        };
+        if follow {
+            if call.counts {
+                thread.inside += 1;
+            }
+            thread.calls.push(call);
+        }
+        self.put(thread);
+        if follow {
+            AfterHook::TellReturn
+        } else {
+            AfterHook::Nothing
+        }
+    }
+
+    fn more_hooks(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.more_hooks)
+    }
+
+    fn returned(&mut self, moment: Moment, function: u64, registers: &Registers) {
+        self.next_order();
+        let mut thread = self.take(moment.thread);
+        if let Some(index) = thread
+            .calls
+            .iter()
+            .rposition(|call| call.function == function)
+        {
+            let call = thread.calls[index];
+            for gone in thread.calls.drain(index..) {
+                if gone.counts {
+                    thread.inside -= 1;
+                }
+            }
+            self.left(&call, &mut thread, registers.gpr[reg::RAX]);
+        }
+        self.put(thread);
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn std::any::Any> {
+        self
+    }
+}

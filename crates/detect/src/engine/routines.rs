@@ -1,0 +1,299 @@
+//! More than one flow of control on a thread: OpenMP tasks and goroutines, each with
+//! a clock of its own.
+
+use super::calls::Call;
+use super::{Access, Checker, Engine, Meaning, Thread, numbered};
+use crate::clock::{Epoch, SLOTS, Slot, VectorClock};
+use crate::golang::{GoCall, Pending, Routine};
+use crate::heap::Block;
+use crate::known::Known;
+use crate::tasks;
+use crate::tasks::{Current, Suspended, TASK_SLOTS, Task};
+use vm::context::{Registers, reg};
+use vm::memory;
+
+impl<C: Checker> Engine<C> {
+    /// A slot whose last user ended before this clock, and its next tick.
+    pub(super) fn idle_slot(&mut self, clock: &VectorClock) -> Option<(Slot, u64)> {
+        let index = self
+            .idle_slots
+            .iter()
+            .position(|(slot, tick)| clock.get(*slot) >= *tick)?;
+        let (slot, tick) = self.idle_slots.swap_remove(index);
+        Some((slot, tick + 1))
+    }
+
+    /// A thread begins to run a task that was created earlier.
+    pub(super) fn begin_task(&mut self, task: Task, thread: &mut Thread, stack: u64) {
+        let mut clock = task.clock.clone();
+        clock.join(&self.tasks.clock_after(&task));
+        for address in &task.exclusive {
+            clock.join(&self.objects.entry(*address).clock);
+        }
+        let slot = self.idle_slot(&clock).or_else(|| {
+            (self.slots < TASK_SLOTS).then(|| {
+                self.slots += 1;
+                ((self.slots - 1) as Slot, 1)
+            })
+        });
+        let current = Current {
+            id: task.id,
+            groups: task.groups.clone(),
+        };
+        let Some((slot, tick)) = slot else {
+            thread.acquire(&clock);
+            thread.suspended.push(Suspended {
+                slot: thread.slot,
+                clock: VectorClock::default(),
+                epoch: thread.epoch,
+                current: std::mem::replace(&mut thread.task, current),
+                stack,
+                knows_thread: false,
+                finishing: None,
+            });
+            return;
+        };
+        let tick = tick.max(clock.get(slot) + 1);
+        clock.set(slot, tick);
+        self.renew(tasks::fresh_stack(stack, thread.stack.as_ref()));
+        thread.suspended.push(Suspended {
+            slot: std::mem::replace(&mut thread.slot, slot),
+            clock: std::mem::replace(&mut thread.clock, clock),
+            epoch: std::mem::replace(&mut thread.epoch, Epoch::new(slot, tick)),
+            current: std::mem::replace(&mut thread.task, current),
+            stack,
+            knows_thread: false,
+            finishing: Some(task),
+        });
+    }
+
+    /// The thread goes back to what it did before the task.
+    pub(super) fn end_task(&mut self, thread: &mut Thread) {
+        let Some(suspended) = thread.suspended.pop() else {
+            return;
+        };
+        thread.task = suspended.current;
+        let Some(task) = suspended.finishing else {
+            // It had the thread's own clock.
+            return;
+        };
+        for address in &task.exclusive {
+            self.objects.entry(*address).clock.join(&thread.clock);
+        }
+        if suspended.knows_thread {
+            let number = numbered(thread.number);
+            self.objects.entry(number).clock.join(&thread.clock);
+        }
+        self.tasks.finish(&task, &thread.clock);
+        self.idle_slots
+            .push((thread.slot, thread.clock.get(thread.slot)));
+        thread.slot = suspended.slot;
+        thread.clock = suspended.clock;
+        thread.epoch = suspended.epoch;
+        self.renew(tasks::fresh_stack(suspended.stack, thread.stack.as_ref()));
+    }
+
+    /// A slot for a goroutine that begins with this clock.
+    pub(super) fn new_routine(&mut self, mut clock: VectorClock) -> Routine {
+        let (slot, tick) = self.idle_slot(&clock).unwrap_or_else(|| {
+            if self.slots + 2 < SLOTS {
+                self.slots += 1;
+            }
+            ((self.slots - 1) as Slot, 1)
+        });
+        let tick = tick.max(clock.get(slot) + 1);
+        clock.set(slot, tick);
+        Routine {
+            slot,
+            clock,
+            epoch: Epoch::new(slot, tick),
+            pending: Vec::new(),
+        }
+    }
+
+    /// Makes the thread what `routine` says, and returns what it was.
+    pub(super) fn exchange(thread: &mut Thread, routine: Routine) -> Routine {
+        Routine {
+            slot: std::mem::replace(&mut thread.slot, routine.slot),
+            clock: std::mem::replace(&mut thread.clock, routine.clock),
+            epoch: std::mem::replace(&mut thread.epoch, routine.epoch),
+            pending: std::mem::replace(&mut thread.pending, routine.pending),
+        }
+    }
+
+    pub(super) fn leave_goroutine(&mut self, thread: &mut Thread) {
+        if let Some(between) = thread.between.take() {
+            let state = Self::exchange(thread, between);
+            if let Some(goroutine) = thread.goroutine.take() {
+                self.goroutines.park(goroutine, state);
+            }
+        }
+    }
+
+    pub(super) fn renew_go_stack(&mut self, goroutine: u64) {
+        // struct g begins with the bounds of its stack.
+        if let Ok([low, high]) = memory::get::<[u64; 2]>(goroutine)
+            && low < high
+            && high - low <= 1 << 30
+        {
+            self.renew(low..high);
+        }
+    }
+
+    /// A function of the Go run-time is entered.
+    pub(super) fn go_call(
+        &mut self,
+        called: GoCall,
+        registers: &Registers,
+        thread: &mut Thread,
+        call: &Call,
+    ) {
+        let gpr = &registers.gpr;
+        let arguments = [
+            gpr[reg::RAX],
+            gpr[reg::RBX],
+            gpr[reg::RCX],
+            gpr[reg::RDI],
+            gpr[reg::RSI],
+        ];
+        let first = arguments[0];
+        let mut follow = false;
+        match called {
+            GoCall::Resume => {
+                // gogo(*gobuf) has its argument on the stack; the third word
+                // of it is the goroutine.
+                let goroutine = memory::get::<u64>(call.stack + 8)
+                    .and_then(|buffer| memory::get::<u64>(buffer + 16))
+                    .unwrap_or(0);
+                self.leave_goroutine(thread);
+                let state = match self.goroutines.take(goroutine) {
+                    Some(state) => state,
+                    None => self.new_routine(thread.clock.clone()),
+                };
+                thread.between = Some(Self::exchange(thread, state));
+                thread.goroutine = Some(goroutine);
+            }
+            GoCall::Schedule => self.leave_goroutine(thread),
+            GoCall::Send => {
+                self.objects.entry(first).clock.join(&thread.clock);
+                thread.advance();
+                follow = true;
+            }
+            GoCall::Receive => {
+                self.objects.entry(first).readers.join(&thread.clock);
+                thread.advance();
+                follow = true;
+            }
+            GoCall::Close | GoCall::SemaphoreRelease | GoCall::Release => {
+                Self::release(thread, self.objects.entry(first));
+            }
+            GoCall::Select => {
+                let (sends, receives) = (arguments[3], arguments[4]);
+                for index in 0..sends.saturating_add(receives).min(65536) {
+                    // scase: channel, element.
+                    let Ok(channel) = memory::get::<u64>(first + 16 * index) else {
+                        break;
+                    };
+                    let object = self.objects.entry(channel);
+                    if index < sends {
+                        object.clock.join(&thread.clock);
+                    } else {
+                        object.readers.join(&thread.clock);
+                    }
+                }
+                thread.advance();
+                follow = true;
+            }
+            GoCall::New
+            | GoCall::SemaphoreAcquire
+            | GoCall::Acquire
+            | GoCall::Allocate
+            | GoCall::MoveStack => follow = true,
+            GoCall::MapRead | GoCall::MapWrite => {
+                let write = called == GoCall::MapWrite;
+                if arguments[1] != 0 {
+                    let access = Access {
+                        moment: call.moment,
+                        order: call.order,
+                        pc: call.caller,
+                        address: arguments[1],
+                        size: 8,
+                        read: !write,
+                        write,
+                        meaning: Meaning::Plain,
+                    };
+                    self.checker.access(&access, thread, &self.heap);
+                }
+            }
+        }
+        if follow {
+            if self.code.follow(call.caller, Known::GoReturn) {
+                self.more_hooks.push(call.caller);
+            }
+            // Frames that a panic left behind do not pile up.
+            if thread.pending.len() >= 256 {
+                thread.pending.remove(0);
+            }
+            thread.pending.push(Pending {
+                back: call.caller,
+                call: called,
+                arguments,
+            });
+        }
+    }
+
+    /// Control is where such a function returns to.
+    pub(super) fn go_returned(&mut self, registers: &Registers, thread: &mut Thread, call: &Call) {
+        let Some(index) = thread
+            .pending
+            .iter()
+            .rposition(|pending| pending.back == registers.rip)
+        else {
+            return;
+        };
+        let pending = thread.pending[index];
+        thread.pending.truncate(index);
+        let [first, _, _, sends, _] = pending.arguments;
+        let result = registers.gpr[reg::RAX];
+        match pending.call {
+            GoCall::New => {
+                let clock = thread.clock.clone();
+                thread.advance();
+                let routine = self.new_routine(clock);
+                self.renew_go_stack(result);
+                if let Some(old) = self.goroutines.take(result) {
+                    self.idle_slots.push((old.slot, old.clock.get(old.slot)));
+                }
+                self.goroutines.park(result, routine);
+            }
+            GoCall::Send => thread.acquire(&self.objects.entry(first).readers),
+            GoCall::Receive | GoCall::SemaphoreAcquire | GoCall::Acquire => {
+                thread.acquire(&self.objects.entry(first).clock);
+            }
+            GoCall::Select => {
+                if let Ok(channel) = memory::get::<u64>(first.wrapping_add(16 * result))
+                    && (result as i64) >= 0
+                {
+                    let object = self.objects.entry(channel);
+                    thread.acquire(if result < sends {
+                        &object.readers
+                    } else {
+                        &object.clock
+                    });
+                }
+            }
+            GoCall::Allocate if result != 0 => {
+                self.renew(result..result.saturating_add(first));
+                self.heap.allocate(Block {
+                    start: result,
+                    size: first,
+                    moment: call.moment,
+                    order: call.order,
+                    by_library: false,
+                });
+            }
+            GoCall::MoveStack => self.renew_go_stack(first),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! What observers are told and how they get it: the ring of accesses the
+//! translated code fills, hooks at code, and events of the machine itself.
+
+use super::Vm;
+use super::code::{PendingReturn, count_mask};
+use crate::context::{Registers, reg};
+use crate::observe::{AccessEvent, AfterHook, Interest, Observer, ThreadEvent, complex};
+use crate::space::Backing;
+use crate::translate::{REPEAT_PART, SLACK, is_long_repeat, is_repeated};
+use crate::{layout, memory};
+use iced_x86::{Decoder, DecoderOptions, Instruction};
+use race::Moment;
+
+impl Vm {
+    /// Adds an analysis. Observers are added before the guest runs.
+    pub fn observe(&mut self, observer: Box<dyn Observer>) {
+        self.observers.push(observer);
+        let interests: Vec<Interest> = self
+            .observers
+            .iter()
+            .map(|observer| observer.interest())
+            .filter(|interest| interest.accesses)
+            .collect();
+        self.instrumentation.accesses = !interests.is_empty();
+        // There is one shadow, and who has none needs every access.
+        self.instrumentation.only_unknown = interests.len() == 1 && interests[0].only_unknown;
+        self.flush_cache();
+        let code: Vec<_> = self
+            .space
+            .mappings()
+            .filter(|(_, mapping)| mapping.protection & libc::PROT_EXEC != 0)
+            .filter_map(|(range, mapping)| match &mapping.backing {
+                Backing::File { path, offset } => Some((range, path.clone(), *offset)),
+                _ => None,
+            })
+            .collect();
+        for (range, path, offset) in code {
+            self.tell_code_mapped(range, &path, offset);
+        }
+    }
+
+    /// A replay from here on does not show what the program writes.
+    pub fn mute(&mut self) {
+        self.muted = true;
+    }
+
+    /// From here on the program's output to standard streams is shown, also
+    /// that of a copy.
+    pub fn unmute(&mut self) {
+        self.muted = false;
+    }
+
+    /// Makes a trace of every block met at a look every `instructions`
+    /// instructions, however seldom it runs: for tests of traces.
+    pub fn trace_eagerly(&mut self, instructions: u64) {
+        self.sample = instructions.max(2 * SLACK);
+        self.hot_after = 1;
+    }
+
+    /// Takes the observers back, in the order they were added.
+    pub fn take_observers(&mut self) -> Vec<Box<dyn Observer>> {
+        self.drain_ring();
+        std::mem::take(&mut self.observers)
+    }
+
+    /// Accesses recorded by the faulting instruction did not happen.
+    pub(super) fn drop_records_after_fault(&mut self) {
+        let pc = self.context.regs.rip;
+        while self.context.ring_position >= 16 {
+            let (_, site, counter) = self.record_at(self.context.ring_position - 16);
+            let site = self.sites.get(site);
+            let remaining = (counter as i32).wrapping_add(site.correction);
+            if site.pc != pc || remaining != self.context.remaining as i32 {
+                break;
+            }
+            self.context.ring_position -= 16;
+        }
+    }
+
+    pub(super) fn record_at(&self, position: u64) -> (u64, u32, u32) {
+        let at = layout::RING + position;
+        // SAFETY: positions below ring_position lie in the mapped ring and
+        // were written by translated code.
+        unsafe {
+            (
+                *(at as *const u64),
+                *((at + 8) as *const u32),
+                *((at + 12) as *const u32),
+            )
+        }
+    }
+
+    /// Hands recorded accesses to the observers.
+    pub(super) fn drain_ring(&mut self) {
+        let end = std::mem::take(&mut self.context.ring_position);
+        if end == 0 {
+            return;
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.clear();
+        let done = self
+            .threads
+            .get(&self.current)
+            .map_or(0, |thread| thread.executed);
+        for position in (0..end).step_by(16) {
+            let (address, site, counter) = self.record_at(position);
+            let site = self.sites.get(site);
+            // The counter's low half and the slice's length give the count.
+            let remaining = i64::from(counter as i32) + SLACK as i64 + i64::from(site.correction);
+            let executed = (self.granted - self.reserve) as i64 - remaining;
+            batch.push(AccessEvent {
+                moment: Moment::new(self.current, done + executed as u64),
+                pc: site.pc,
+                address,
+                size: site.size,
+                read: site.read,
+                write: site.write,
+                locked: site.locked,
+            });
+        }
+        for observer in &mut self.observers {
+            observer.accesses(&batch);
+        }
+        self.batch = batch;
+    }
+
+    pub(crate) fn observed(&self) -> bool {
+        !self.observers.is_empty()
+    }
+
+    /// Tells every observer something, after all accesses before it.
+    pub(crate) fn tell_observers(&mut self, tell: impl Fn(&mut dyn Observer, &Registers)) {
+        self.drain_ring();
+        for observer in &mut self.observers {
+            tell(observer.as_mut(), &self.context.regs);
+        }
+    }
+
+    /// Control reached an address an observer asked for, or returned from
+    /// there.
+    pub(super) fn hooked(&mut self) {
+        let moment = self.moment();
+        let regs = self.context.regs;
+        let stack = regs.gpr[reg::RSP];
+        let thread = self.current;
+        let mut returned = Vec::new();
+        self.returns.retain(|pending| {
+            if pending.thread != thread || pending.stack > stack {
+                return true;
+            }
+            // Frames below the stack pointer were left some other way.
+            if pending.stack == stack && pending.pc == regs.rip {
+                returned.push(pending.function);
+            }
+            false
+        });
+        for function in returned {
+            for observer in &mut self.observers {
+                observer.returned(moment, function, &regs);
+            }
+        }
+        if !self.entries.contains(&regs.rip) {
+            return;
+        }
+        let mut follow = false;
+        for observer in &mut self.observers {
+            follow |= observer.hook(moment, &regs) == AfterHook::TellReturn;
+        }
+        self.take_more_hooks();
+        if follow && let Ok(back) = memory::get::<u64>(stack) {
+            self.returns.push(PendingReturn {
+                thread,
+                stack: stack + 8,
+                pc: back,
+                function: regs.rip,
+            });
+            self.add_hook(back);
+        }
+    }
+
+    pub(crate) fn tell_unmapped(&mut self, range: std::ops::Range<u64>) {
+        if self.observers.is_empty() {
+            return;
+        }
+        self.drain_ring();
+        let moment = self.moment();
+        for observer in &mut self.observers {
+            observer.unmapped(moment, range.clone());
+        }
+    }
+
+    /// Tells observers that the system call just executed read or wrote guest
+    /// memory; its moment is that of the instruction.
+    pub(crate) fn tell_kernel_access(&mut self, address: u64, size: u64, write: bool) {
+        if self.observers.is_empty() || size == 0 {
+            return;
+        }
+        self.drain_ring();
+        let mut moment = self.moment();
+        moment.count = moment.count.saturating_sub(1);
+        for observer in &mut self.observers {
+            observer.kernel_access(moment, address, size, write);
+        }
+    }
+
+    /// Hooks that observers have found a need for while running.
+    pub(crate) fn take_more_hooks(&mut self) {
+        let mut more = Vec::new();
+        for observer in &mut self.observers {
+            more.extend(observer.more_hooks());
+        }
+        for pc in more {
+            self.entries.insert(pc);
+            self.add_hook(pc);
+        }
+    }
+
+    pub(super) fn add_hook(&mut self, pc: u64) {
+        if self.instrumentation.hooks.insert(pc) {
+            self.cache.invalidate(pc..pc + 1);
+        }
+    }
+
+    /// Code of a file was mapped: observers may want to follow functions in
+    /// it.
+    pub(crate) fn tell_code_mapped(
+        &mut self,
+        range: std::ops::Range<u64>,
+        path: &std::path::Path,
+        offset: u64,
+    ) {
+        let mut wanted = Vec::new();
+        for observer in &mut self.observers {
+            wanted.extend(observer.code_mapped(range.clone(), path, offset));
+        }
+        for pc in wanted {
+            self.entries.insert(pc);
+            self.add_hook(pc);
+        }
+    }
+
+    /// Address of the memory operand of an instruction about to be executed or
+    /// just executed without changing a register.
+    pub(crate) fn memory_operand(&self, instruction: &Instruction) -> u64 {
+        self.threads.get(&self.current).map_or(0, |thread| {
+            let machine = complex::Machine {
+                regs: &self.context.regs,
+                vector: &thread.vector,
+            };
+            machine.address(instruction)
+        })
+    }
+
+    /// The accesses of the instruction at rip, whose extent its state tells.
+    pub(super) fn complex_access(&mut self) {
+        let moment = self.moment();
+        let mut code = [0; 15];
+        let length = self.space.fetch(self.context.regs.rip, &mut code);
+        let Some(thread) = self.threads.get(&self.current) else {
+            return;
+        };
+        let mut regs = self.context.regs;
+        let rcx = &mut regs.gpr[reg::RCX];
+        if is_long_repeat(*rcx) {
+            let pc = regs.rip;
+            let instruction =
+                Decoder::with_ip(64, &code[..length], pc, DecoderOptions::NONE).decode();
+            if is_repeated(&instruction) {
+                // The accesses of this part.
+                *rcx = (*rcx & count_mask(&instruction)).min(REPEAT_PART);
+            }
+        }
+        let machine = complex::Machine {
+            regs: &regs,
+            vector: &thread.vector,
+        };
+        let batch = complex::accesses(&machine, &code[..length], moment);
+        for observer in &mut self.observers {
+            observer.accesses(&batch);
+        }
+    }
+
+    pub(crate) fn tell_thread(&mut self, event: ThreadEvent) {
+        if self.observers.is_empty() {
+            return;
+        }
+        self.drain_ring();
+        let moment = self.moment();
+        for observer in &mut self.observers {
+            observer.thread(moment, event);
+        }
+    }
+}

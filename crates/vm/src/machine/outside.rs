@@ -1,0 +1,259 @@
+//! The world outside the guest: waiting until a thread can run, looking for what
+//! arrived, signals sent from outside, and flushing the recording in time.
+
+use super::{Pace, Vm};
+use crate::record::Step;
+use crate::thread::{State, WaitOn};
+use crate::{Error, host_signals, kernel};
+
+/// Something outside that cannot be polled is looked at this often, in
+/// nanoseconds.
+pub(super) const RETRY_INTERVAL: u64 = 500_000;
+
+/// A killed vm loses at most this much of its recording, in nanoseconds.
+pub(super) const FLUSH_INTERVAL: u64 = 100_000_000;
+
+impl Vm {
+    /// Threads that can run, waiting for time or the outside if there are
+    /// none.
+    pub(super) fn wait_for_runnable(&mut self) -> Result<Vec<u32>, Error> {
+        loop {
+            self.take_outside_signals()?;
+            self.expire_timers()?;
+            if self.ended.is_some() {
+                return Ok(Vec::new());
+            }
+            self.look_outside(Some(0))?;
+            let now = self.now();
+            let mut runnable = Vec::new();
+            let mut next_deadline = self.next_timer();
+            // Other processes of the guest live in host time.
+            let mut outside = self
+                .tree
+                .as_ref()
+                .is_some_and(|tree| tree.ordered || tree.forked);
+            for (id, thread) in &self.threads {
+                if self.is_frozen(*id) {
+                    continue;
+                }
+                match &thread.state {
+                    State::Runnable => runnable.push(*id),
+                    State::Blocked(wait) => {
+                        if wait.deadline.is_some_and(|deadline| deadline <= now) {
+                            runnable.push(*id);
+                            continue;
+                        }
+                        outside |= wait.on.is_outside();
+                        next_deadline = match (next_deadline, wait.deadline) {
+                            (Some(one), Some(other)) => Some(one.min(other)),
+                            (one, other) => one.or(other),
+                        };
+                    }
+                    State::Exited => {}
+                }
+            }
+            if !runnable.is_empty() {
+                for id in &runnable {
+                    if let Some(thread) = self.threads.get_mut(id) {
+                        thread.state = State::Runnable;
+                    }
+                }
+                return Ok(runnable);
+            }
+            if outside && let Some(arrival) = self.next_arrival(now) {
+                // Every thread waits: what came next in the recorded run
+                // comes now, unless a timer is earlier.
+                if next_deadline.is_none_or(|deadline| arrival <= deadline) {
+                    if let Some(copy) = self.io.copy() {
+                        copy.inputs.release(arrival);
+                    }
+                    self.clock.jumped += arrival.saturating_sub(now);
+                    self.wake_outside_waiters();
+                    continue;
+                }
+            }
+            match next_deadline {
+                // Nothing else comes from outside into a copy: time just
+                // passes.
+                Some(deadline) if !outside || self.copy.is_some() => {
+                    let jump = deadline.saturating_sub(now);
+                    self.clock.jumped += jump;
+                    self.note(Step::Advance(jump))?;
+                }
+                _ if self.copy.is_some() => return Ok(runnable),
+                deadline => {
+                    // Nothing can happen here before the outside moves (or a
+                    // timer that runs with it).
+                    self.flush_recording()?;
+                    self.give_turn(true);
+                    let before = host_nanoseconds();
+                    self.look_outside(deadline.map(|deadline| deadline.saturating_sub(now)))?;
+                    let passed = host_nanoseconds() - before;
+                    self.clock.jumped += passed;
+                    self.note(Step::Advance(passed))?;
+                }
+            }
+        }
+    }
+
+    /// In a copy: when the next input arrives.
+    pub(super) fn next_arrival(&mut self, now: u64) -> Option<u64> {
+        self.io.copy()?.inputs.next_arrival(now)
+    }
+
+    /// Signals that have reached the vm become the guest's.
+    pub(super) fn take_outside_signals(&mut self) -> Result<(), Error> {
+        if !self.io.is_live() {
+            return Ok(());
+        }
+        while let Some(info) = host_signals::take() {
+            let info = info.recorded();
+            self.signal_from_outside(0, &info)?;
+            self.note(Step::Signal { thread: 0, info })?;
+        }
+        Ok(())
+    }
+
+    /// Writes everything that has gathered to the recording.
+    pub(crate) fn flush_recording(&mut self) -> Result<(), Error> {
+        // Inputs first: a schedule without its inputs is of no use.
+        self.io.flush()?;
+        if let Pace::Policy {
+            steps: Some(steps), ..
+        } = &mut self.pace
+        {
+            steps.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Looks whether host descriptors or children that threads wait for are
+    /// ready, waiting for at most `timeout` nanoseconds (for ever with
+    /// `None`), and makes those threads runnable.
+    pub(super) fn look_outside(&mut self, timeout: Option<u64>) -> Result<(), Error> {
+        if self.copy.is_some() {
+            self.look_at_arrivals();
+            return Ok(());
+        }
+        let mut polled = Vec::new();
+        let mut owners = Vec::new();
+        let mut child_waiters = false;
+        let mut retries = false;
+        let (mut woken, mut again) = (Vec::new(), Vec::new());
+        for (id, thread) in &self.threads {
+            if let State::Blocked(wait) = &thread.state {
+                match &wait.on {
+                    WaitOn::Host(interests) => {
+                        for interest in interests {
+                            polled.push(libc::pollfd {
+                                fd: interest.fd,
+                                events: interest.events,
+                                revents: 0,
+                            });
+                            owners.push(*id);
+                        }
+                    }
+                    WaitOn::Child => child_waiters = true,
+                    WaitOn::SharedFutex { slot, sequence } => {
+                        let tree = self.tree.as_ref();
+                        if tree.is_some_and(|tree| tree.futex_sequence(*slot) != *sequence) {
+                            woken.push(*id);
+                        }
+                        retries = true;
+                    }
+                    WaitOn::Retry => {
+                        if timeout != Some(0)
+                            || host_nanoseconds() - self.retried_at > RETRY_INTERVAL
+                        {
+                            again.push(*id);
+                        }
+                        retries = true;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        let mut timeout = timeout;
+        if !woken.is_empty() {
+            timeout = Some(0);
+        } else if retries {
+            timeout = Some(timeout.map_or(RETRY_INTERVAL, |time| time.min(RETRY_INTERVAL)));
+        }
+        if timeout != Some(0) || !polled.is_empty() || child_waiters {
+            self.poll_outside(&mut polled, &owners, child_waiters, timeout);
+        }
+        if !again.is_empty() {
+            self.retried_at = host_nanoseconds();
+        }
+        for id in woken.into_iter().chain(again) {
+            if let Some(thread) = self.threads.get_mut(&id) {
+                thread.state = State::Runnable;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for host descriptors and children; whoever waits for what has
+    /// come can run.
+    pub(super) fn poll_outside(
+        &mut self,
+        polled: &mut [libc::pollfd],
+        owners: &[u32],
+        child_waiters: bool,
+        timeout: Option<u64>,
+    ) {
+        let ready = kernel::outside::wait(polled, child_waiters, timeout);
+        for (entry, owner) in polled.iter().zip(owners) {
+            if entry.revents != 0
+                && let Some(thread) = self.threads.get_mut(owner)
+            {
+                thread.state = State::Runnable;
+            }
+        }
+        if ready.child {
+            for thread in self.threads.values_mut() {
+                if let State::Blocked(wait) = &thread.state
+                    && wait.on == WaitOn::Child
+                {
+                    thread.state = State::Runnable;
+                }
+            }
+        }
+    }
+
+    /// In a copy: whoever waits for the outside looks again when something has
+    /// arrived since the last look.
+    pub(super) fn look_at_arrivals(&mut self) {
+        let now = self.now();
+        let Some(copy) = &mut self.copy else {
+            return;
+        };
+        let Some(io) = self.io.copy() else {
+            return;
+        };
+        let next = io.inputs.next_arrival(copy.looked_at);
+        copy.looked_at = copy.looked_at.max(now);
+        if next.is_some_and(|time| time <= now) {
+            self.wake_outside_waiters();
+        }
+    }
+
+    pub(super) fn wake_outside_waiters(&mut self) {
+        for thread in self.threads.values_mut() {
+            if let State::Blocked(wait) = &thread.state
+                && matches!(wait.on, WaitOn::Host(_) | WaitOn::Child)
+            {
+                thread.state = State::Runnable;
+            }
+        }
+    }
+}
+
+pub(super) fn host_nanoseconds() -> u64 {
+    // SAFETY: plain out-parameter.
+    unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    }
+}

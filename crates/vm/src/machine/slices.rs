@@ -1,0 +1,315 @@
+//! Slices of the schedule: choosing or reading the next one, counting what a
+//! thread executed in it, writing it down, and checking it on replay.
+
+use super::outside::{FLUSH_INTERVAL, host_nanoseconds};
+use super::{Pace, Slice, Vm};
+use crate::context::{BREAK, GUEST_FLAGS};
+use crate::observe::ThreadEvent;
+use crate::record::{Ending, ProcessStatus, Step};
+use crate::schedule::{Choice, SliceEnd};
+use crate::thread::State;
+use crate::translate::MAX_BLOCK;
+use crate::{Divergence, Error};
+use race::Moment;
+use xxhash_rust::xxh3::Xxh3;
+
+/// Longest slice when only one thread can run: bounds the distance between
+/// checks of a replay and between looks at host descriptors.
+pub(super) const LONE_SLICE: u64 = 20_000_000;
+
+/// The same for a process that takes turns with others (about a millisecond).
+pub(super) const SHARING_SLICE: u64 = 2_000_000;
+
+/// No slice is longer: records of accesses carry half of the counter.
+pub(super) const LONGEST_SLICE: u64 = 1 << 30;
+
+impl Vm {
+    /// Instructions the slice under way has left.
+    pub(crate) fn left_in_slice(&self) -> u64 {
+        let planned = self.slice.map_or(0, |slice| slice.planned - slice.done);
+        planned.max(self.remaining())
+    }
+
+    pub(super) fn begin_slice(&mut self, choice: Choice) -> Slice {
+        let from = self.last_slice.map(|(thread, _)| thread);
+        if self.current != choice.thread {
+            self.switch_to(choice.thread);
+            let event = ThreadEvent::Switched {
+                from,
+                to: choice.thread,
+            };
+            self.tell_thread(event);
+        }
+        Slice {
+            thread: choice.thread,
+            planned: choice.instructions,
+            done: 0,
+        }
+    }
+
+    /// Puts another thread's registers into the context.
+    pub(crate) fn switch_to(&mut self, thread: u32) {
+        if let Some(current) = self.threads.get_mut(&self.current) {
+            current.regs = self.context.regs;
+        }
+        if let Some(next) = self.threads.get(&thread) {
+            self.context.regs = next.regs;
+        }
+        self.current = thread;
+    }
+
+    /// Adds what the finished part executed to the books; returns it.
+    pub(super) fn retire(&mut self) -> u64 {
+        self.drain_ring();
+        self.granted -= self.remaining();
+        self.set_remaining(0);
+        self.total += self.granted;
+        if let Some(thread) = self.threads.get_mut(&self.current) {
+            thread.executed += self.granted;
+        }
+        std::mem::take(&mut self.granted)
+    }
+
+    /// Writes the slice down, or compares it with the recorded one.
+    pub(super) fn finish_slice(&mut self, slice: Slice, end: SliceEnd) -> Result<(), Error> {
+        self.last_slice = Some((slice.thread, end));
+        if end == SliceEnd::Exited {
+            self.threads.remove(&slice.thread);
+        }
+        if let Some(copy) = self.copy.as_mut().filter(|copy| copy.tracked) {
+            copy.slices.push(Choice {
+                thread: slice.thread,
+                instructions: slice.done,
+            });
+        }
+        let check = self.check();
+        let step = Step::Slice {
+            thread: slice.thread,
+            instructions: slice.done,
+            check,
+        };
+        match &mut self.pace {
+            Pace::Policy { steps, .. } => {
+                if let Some(steps) = steps {
+                    steps.push(&step)?;
+                }
+                Ok(())
+            }
+            Pace::Follow(steps) => {
+                let path = steps.path().to_path_buf();
+                let recorded = steps.next_step()?;
+                if recorded.as_ref() == Some(&step) {
+                    return Ok(());
+                }
+                Err(Box::new(Divergence {
+                    what: format!(
+                        "recorded: {}; replayed: {step} (stopped: {end:?})",
+                        recorded.map_or("nothing".to_string(), |step| step.to_string())
+                    ),
+                    path: Some(path),
+                    moment: Some(Moment::new(slice.thread, self.executed(slice.thread))),
+                    regs: Some(self.context.regs),
+                })
+                .into())
+            }
+        }
+    }
+
+    /// Hash of the running thread's registers and of everything the kernel
+    /// did, for the recording's checks.
+    pub(super) fn check(&self) -> u32 {
+        let mut hash = Xxh3::with_seed(self.trail);
+        let regs = &self.context.regs;
+        for value in regs.gpr.iter().chain([&regs.rip, &regs.fs_base]) {
+            hash.update(&value.to_le_bytes());
+        }
+        hash.update(&(regs.rflags & GUEST_FLAGS).to_le_bytes());
+        hash.digest() as u32
+    }
+
+    /// Adds a system call and what it did to the trail.
+    pub(crate) fn leave_trail(&mut self, words: &[u64]) {
+        let mut hash = Xxh3::with_seed(self.trail);
+        for word in words {
+            hash.update(&word.to_le_bytes());
+        }
+        self.trail = hash.digest();
+    }
+
+    /// The process is over: write or check its final state.
+    pub(super) fn finish(&mut self, status: ProcessStatus) -> Result<(), Error> {
+        if self.ending.is_some() {
+            return Ok(());
+        }
+        self.drain_ring();
+        self.release_vfork_parent(true);
+        let mut ending = Ending { status, state: 0 };
+        if !matches!(self.pace, Pace::Policy { steps: None, .. }) {
+            ending.state = self.state_hash();
+        }
+        match &mut self.pace {
+            Pace::Policy { steps, .. } => {
+                if let Some(steps) = steps {
+                    // Inputs first, as ever; both ends in one go.
+                    steps.push(&Step::End(ending))?;
+                    self.io.finish()?;
+                    steps.finish()?;
+                }
+            }
+            Pace::Follow(steps) => {
+                let recorded = steps.next_step()?;
+                if recorded
+                    .as_ref()
+                    .is_some_and(|step| *step != Step::End(ending))
+                {
+                    return Err(Divergence::new(format!(
+                        "the end differs; recorded: {}; replayed: {}",
+                        recorded.map_or("nothing".to_string(), |step| step.to_string()),
+                        Step::End(ending)
+                    ))
+                    .into());
+                }
+                if recorded.is_some() {
+                    steps.expect_end()?;
+                    self.io.expect_end()?;
+                }
+            }
+        }
+        self.ending = Some(ending);
+        Ok(())
+    }
+
+    /// What to run next. `None` where a recording stops.
+    pub(super) fn next_slice(&mut self) -> Result<Option<Choice>, Error> {
+        if let Pace::Follow(_) = self.pace {
+            return self.follow();
+        }
+        let now = host_nanoseconds();
+        if now - self.flushed_at > FLUSH_INTERVAL {
+            self.flushed_at = now;
+            self.flush_recording()?;
+        }
+        self.give_turn(false);
+        let runnable = self.wait_for_runnable()?;
+        if self.ended.is_some() {
+            return Ok(None);
+        }
+        self.take_turn()?;
+        if runnable.is_empty() {
+            return Ok(None);
+        }
+        let last = self.last_slice;
+        let Pace::Policy { policy, .. } = &mut self.pace else {
+            unreachable!("following is handled above");
+        };
+        let mut choice = policy.choose(&runnable, last);
+        if policy.is_exact() {
+            return Ok(Some(choice));
+        }
+        if runnable.len() == 1 {
+            choice.instructions = if self.takes_turns() {
+                SHARING_SLICE
+            } else {
+                LONE_SLICE
+            };
+        }
+        choice.instructions = choice.instructions.min(LONGEST_SLICE);
+        if let Some(left) = self.instructions_to_timer() {
+            choice.instructions = choice.instructions.min(left);
+        }
+        Ok(Some(choice))
+    }
+
+    pub(super) fn follow(&mut self) -> Result<Option<Choice>, Error> {
+        loop {
+            if self.ended.is_some() {
+                return Ok(None);
+            }
+            let Pace::Follow(steps) = &mut self.pace else {
+                unreachable!("only called while following");
+            };
+            // Timers are looked at where the recording vm did.
+            if matches!(steps.peek()?, Some(Step::Advance(_) | Step::Slice { .. })) {
+                self.expire_timers()?;
+            }
+            let Pace::Follow(steps) = &mut self.pace else {
+                unreachable!("only called while following");
+            };
+            match steps.peek()? {
+                None => return Ok(None),
+                Some(Step::Slice {
+                    thread,
+                    instructions,
+                    ..
+                }) => {
+                    let choice = Choice {
+                        thread: *thread,
+                        instructions: *instructions,
+                    };
+                    let Some(known) = self.threads.get_mut(&choice.thread) else {
+                        return Err(Divergence::new(format!(
+                            "the recording runs thread {}, which does not exist in the replay",
+                            choice.thread
+                        ))
+                        .into());
+                    };
+                    known.state = State::Runnable;
+                    return Ok(Some(choice));
+                }
+                Some(Step::Advance(nanoseconds)) => {
+                    self.clock.jumped += *nanoseconds;
+                    steps.next_step()?;
+                }
+                Some(Step::Memory) => {
+                    steps.next_step()?;
+                    self.receive_memory()?;
+                }
+                Some(Step::Signal { .. }) => {
+                    if let Some(Step::Signal { thread, info }) = steps.next_step()? {
+                        self.signal_from_outside(thread, &info)?;
+                    }
+                }
+                Some(end @ Step::End(_)) => {
+                    return Err(Divergence::new(format!(
+                        "the recorded run ended here ({end}), the replay goes on"
+                    ))
+                    .into());
+                }
+            }
+        }
+    }
+
+    /// Writes a step that is not a slice.
+    pub(crate) fn note(&mut self, step: Step) -> Result<(), Error> {
+        if let Pace::Policy {
+            steps: Some(steps), ..
+        } = &mut self.pace
+        {
+            steps.push(&step)?;
+        }
+        Ok(())
+    }
+
+    /// Gives back to the counter what a host signal handler took from it;
+    /// true if one did: the slice is to end.
+    pub(super) fn mend_counter(&mut self) -> bool {
+        let broken = std::mem::take(&mut self.context.broken);
+        // A signal between the load and the store of the counter takes nothing
+        // from it: what was taken is overwritten.
+        if self.context.remaining < -(BREAK / 2) {
+            self.context.remaining += broken;
+        }
+        broken != 0
+    }
+
+    /// A signal from outside waits: the slice gets a new, near end. Not here:
+    /// flags that the counter has destroyed must be overwritten first.
+    pub(super) fn cut_slice(&mut self) -> bool {
+        let remaining = self.remaining();
+        let surplus = remaining.saturating_sub(4 * MAX_BLOCK as u64);
+        self.granted -= surplus;
+        self.set_remaining(remaining - surplus);
+        self.cut |= surplus > 0;
+        surplus > 0
+    }
+}

@@ -1,0 +1,237 @@
+//! A machine under another hand: copies with limits, threads held back, slices
+//! chosen one by one, preemption at given code.
+
+use super::{Pace, Slice, Stop, Vm};
+use crate::Error;
+use crate::record::Step;
+use crate::schedule::{Choice, Policy, Recorded, SliceEnd};
+use crate::thread::State;
+use race::Moment;
+use std::collections::{BTreeSet, HashSet, VecDeque};
+
+/// What makes a vm a copy (see `snapshot`).
+pub(super) struct CopyState {
+    /// Instructions of all threads at which it stops.
+    pub(super) limit: u64,
+    /// Threads that are held back.
+    pub(super) frozen: BTreeSet<u32>,
+    /// Every slice the copy has run.
+    pub(super) slices: Vec<Choice>,
+    /// They are written down.
+    pub(super) tracked: bool,
+    /// Virtual time up to which arrivals have been looked for.
+    pub(super) looked_at: u64,
+    /// Program counters at which a slice may end, and where one just did.
+    pub(super) preempt: HashSet<u64>,
+    pub(super) preempted: Option<Moment>,
+}
+
+impl Vm {
+    pub(super) fn is_frozen(&self, thread: u32) -> bool {
+        self.copy
+            .as_ref()
+            .is_some_and(|copy| copy.frozen.contains(&thread))
+    }
+
+    /// Makes this vm a copy that stops after `instructions` more: the recorded
+    /// schedule becomes a guide, and nothing reaches the outside.
+    pub(crate) fn become_copy(&mut self, instructions: u64) -> Result<(), Error> {
+        // A copy of a copy goes on as that one would.
+        if let Some(copy) = &mut self.copy {
+            copy.slices.clear();
+        } else {
+            self.make_schedule_a_guide()?;
+            self.cache.short_lived = true;
+            self.io.become_copy()?;
+            self.muted = true;
+            self.tree = None;
+            self.copy = Some(CopyState {
+                limit: 0,
+                frozen: BTreeSet::new(),
+                slices: Vec::new(),
+                tracked: true,
+                looked_at: self.now(),
+                preempt: HashSet::new(),
+                preempted: None,
+            });
+        }
+        self.limit(instructions);
+        Ok(())
+    }
+
+    /// In a copy: stops after this many instructions from here on.
+    pub fn limit(&mut self, instructions: u64) {
+        let limit = self.instructions().saturating_add(instructions);
+        if let Some(copy) = &mut self.copy {
+            copy.limit = limit;
+        }
+    }
+
+    pub(super) fn make_schedule_a_guide(&mut self) -> Result<(), Error> {
+        let mut slices = VecDeque::new();
+        // The slice under way goes on first.
+        let rest = self.slice.take();
+        if let Some(slice) = rest {
+            slices.push_back(Choice {
+                thread: slice.thread,
+                instructions: slice.planned - slice.done,
+            });
+        }
+        if let Pace::Follow(steps) = &mut self.pace {
+            if rest.is_some() {
+                steps.next_step()?;
+            }
+            while let Some(step) = steps.next_step()? {
+                if let Step::Slice {
+                    thread,
+                    instructions,
+                    ..
+                } = step
+                {
+                    slices.push_back(Choice {
+                        thread,
+                        instructions,
+                    });
+                }
+            }
+        }
+        self.pace = Pace::Policy {
+            policy: Box::new(Recorded::new(slices, crate::DEFAULT_QUANTUM)),
+            steps: None,
+        };
+        Ok(())
+    }
+
+    /// In a copy: the slices it has run so far, the one under way included.
+    /// A copy of the same world that follows them does the same.
+    pub fn slices(&self) -> Vec<Choice> {
+        let mut slices = self
+            .copy
+            .as_ref()
+            .map_or_else(Vec::new, |copy| copy.slices.clone());
+        if let Some(slice) = self.slice.filter(|slice| slice.done > 0) {
+            slices.push(Choice {
+                thread: slice.thread,
+                instructions: slice.done,
+            });
+        }
+        slices
+    }
+
+    /// In a copy: slices may end before the instructions at these addresses,
+    /// as they do at sequencers.
+    pub fn preempt_at(&mut self, pcs: impl IntoIterator<Item = u64>) {
+        for pc in pcs {
+            if let Some(copy) = &mut self.copy {
+                copy.preempt.insert(pc);
+            }
+            self.add_hook(pc);
+        }
+    }
+
+    /// Ends the slice here, before an instruction of `preempt_at`; once.
+    pub(super) fn preempts(&mut self) -> bool {
+        let (moment, pc) = (self.moment(), self.context.regs.rip);
+        let Some(copy) = &mut self.copy else {
+            return false;
+        };
+        if !copy.preempt.contains(&pc) || copy.preempted == Some(moment) || self.before_syscalls {
+            return false;
+        }
+        copy.preempted = Some(moment);
+        true
+    }
+
+    /// In a copy: holds a thread back, or lets it go on.
+    pub fn freeze(&mut self, thread: u32, held: bool) {
+        if let Some(copy) = &mut self.copy {
+            if held {
+                copy.frozen.insert(thread);
+            } else {
+                copy.frozen.remove(&thread);
+            }
+        }
+        // The frozen thread's slice is over.
+        self.break_off_slice();
+    }
+
+    /// The slice under way ends here, as far as it got.
+    pub(super) fn break_off_slice(&mut self) {
+        if let Some(slice) = self.slice.take().filter(|slice| slice.done > 0)
+            && let Some(copy) = self.copy.as_mut().filter(|copy| copy.tracked)
+        {
+            copy.slices.push(Choice {
+                thread: slice.thread,
+                instructions: slice.done,
+            });
+        }
+    }
+
+    /// In a copy: schedules by `policy` from here on.
+    pub fn schedule_by(&mut self, policy: Box<dyn Policy>) {
+        if self.copy.is_some() {
+            self.instrumentation.sequencers = policy.at_sequencers();
+            self.flush_cache();
+            self.break_off_slice();
+            self.pace = Pace::Policy {
+                policy,
+                steps: None,
+            };
+        }
+    }
+
+    /// In a copy: the policy is not told who ran last, so that two copies that
+    /// came here in different ways go on alike.
+    pub fn forget_last_slice(&mut self) {
+        self.slice = None;
+        self.last_slice = None;
+    }
+
+    /// In a copy: its slices are not written down any more; a long run has
+    /// millions.
+    pub fn leave_no_slices(&mut self) {
+        if let Some(copy) = &mut self.copy {
+            copy.slices = Vec::new();
+            copy.tracked = false;
+        }
+    }
+
+    /// In a copy: runs one thread alone for at most `instructions`. With
+    /// `to_sequencer` it stops before its next system call and after its next
+    /// locked instruction.
+    pub fn run_thread(
+        &mut self,
+        thread: u32,
+        instructions: u64,
+        to_sequencer: bool,
+    ) -> Result<SliceEnd, Error> {
+        if self.ended.is_some() || !self.threads.contains_key(&thread) {
+            return Ok(SliceEnd::Exited);
+        }
+        if self.instrumentation.sequencers != to_sequencer {
+            self.instrumentation.sequencers = to_sequencer;
+            self.flush_cache();
+        }
+        self.before_syscalls = to_sequencer;
+        self.break_off_slice();
+        let slice = self.begin_slice(Choice {
+            thread,
+            instructions,
+        });
+        let end = self.run_part(slice.planned);
+        self.before_syscalls = false;
+        let end = end?;
+        let done = self.retire();
+        self.finish_slice(Slice { done, ..slice }, end)?;
+        Ok(end)
+    }
+
+    /// Why a copy cannot go on.
+    pub(super) fn stuck(&self) -> Stop {
+        let input = self.threads.values().any(|thread| {
+            matches!(&thread.state, State::Blocked(wait)
+                if wait.on.is_outside())
+        });
+        Stop::Stuck { input }
+    }
+}
