@@ -58,6 +58,7 @@ test-all: test
 	scripts/corpus programs env DEADHEAT_TEST_ALL=1 DEADHEAT_PROGRAMS_TABLE=$(CURDIR)/docs/results/programs.md cargo test --release -p deadheat --test programs
 	scripts/corpus races env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
 	scripts/corpus classes cargo test --release -p deadheat --test classes -- --ignored
+	scripts/corpus hunt cargo test --release -p deadheat --test hunt -- --ignored --nocapture
 	scripts/corpus "damaged debug info" env DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed
 	scripts/corpus "random monitored programs" env DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
 	scripts/corpus sampling cargo test --release -p deadheat --test sample -- --ignored --test-threads 1
@@ -74,4 +75,5 @@ bench: build
 	bench/reorder/run
 	bench/report
 	bench/sample/run
+	bench/hunt/run
 	bench/ifr/run

@@ -14,6 +14,7 @@ pub mod clock;
 pub mod import;
 pub mod shadow;
 
+mod added_lock;
 mod code;
 mod engine;
 mod find;
@@ -29,6 +30,7 @@ mod source;
 mod sync;
 mod tasks;
 
+pub use added_lock::{AddedLock, Inside, Passing};
 pub use engine::HappensBefore;
 pub use fork::{ForkError, in_child, silence_output};
 pub use passes::{Error, Options, detect, merge};

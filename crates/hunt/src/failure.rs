@@ -46,7 +46,7 @@ impl Signature {
     pub fn of(ending: &Ending, exit_stack: &[Frame]) -> Option<Signature> {
         let at = |stack: &[Frame]| {
             explore::own_frame(stack)
-                .filter(|frame| frame.line.is_some())
+                .filter(|frame| frame.line.is_some() && !is_system(frame))
                 .map(explore::place)
         };
         let (kind, place) = match ending {
@@ -100,6 +100,15 @@ impl fmt::Display for Signature {
             None => Ok(()),
         }
     }
+}
+
+/// The frame is in the C library or the dynamic linker: every `return` from
+/// `main` ends there.
+fn is_system(frame: &Frame) -> bool {
+    frame.module.as_deref().is_some_and(|module| {
+        let name = module.rsplit('/').next().unwrap_or(module);
+        name.starts_with("libc.") || name.starts_with("libc-") || name.starts_with("ld-linux")
+    })
 }
 
 /// The places at the ends of the sentences about a circle, whoever stands at

@@ -55,6 +55,8 @@ pub struct Known {
     /// How often each racy access was reached, at most.
     pub accesses: BTreeMap<u64, u64>,
     pub sequencers: u64,
+    /// The first of them, which come before there is a second thread.
+    pub alone: u64,
 }
 
 impl Plan {
@@ -112,14 +114,15 @@ impl Plan {
 
 /// One change point; `share` percent are at racy accesses.
 fn change(random: &mut Random64, known: &Known, share: u64) -> Option<Change> {
-    let racy = random.below(100) < share || known.sequencers == 0;
+    let racy = random.below(100) < share || known.sequencers <= known.alone;
     let held = random.below(2) == 0;
-    let (place, total) = if racy && !known.accesses.is_empty() {
+    let (place, begin, total) = if racy && !known.accesses.is_empty() {
         let index = random.below(known.accesses.len() as u64) as usize;
         let (pc, total) = known.accesses.iter().nth(index)?;
-        (Place::Access(*pc), *total)
-    } else if known.sequencers > 0 {
-        (Place::Sequencer, known.sequencers)
+        (Place::Access(*pc), 0, *total)
+    } else if known.sequencers > known.alone {
+        let rest = known.sequencers - known.alone;
+        (Place::Sequencer, known.alone, rest)
     } else {
         return None;
     };
@@ -135,7 +138,7 @@ fn change(random: &mut Random64, known: &Known, share: u64) -> Option<Change> {
     };
     Some(Change {
         place,
-        occurrence,
+        occurrence: begin + occurrence,
         held,
     })
 }
@@ -275,6 +278,7 @@ mod tests {
         Known {
             accesses: [(0x10, 1_000_000), (0x20, 1)].into(),
             sequencers: 300,
+            alone: 40,
         }
     }
 
@@ -299,7 +303,7 @@ mod tests {
                             seen[1] += 1;
                         }
                         Place::Sequencer => {
-                            assert!(change.occurrence < 300);
+                            assert!((40..300).contains(&change.occurrence));
                             seen[2] += 1;
                         }
                     }

@@ -11,7 +11,9 @@
 
 use crate::failure::{Failure, Signature};
 use crate::plan::{Place, Plan, Steps};
+use crate::whatif::Fence;
 use crate::switches::{Directed, Followed, Precedence, Switch};
+use detect::AddedLock;
 use explore::Ending;
 use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
@@ -24,7 +26,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::rc::Rc;
-use vm::record::{FORMAT, Manifest, Recording};
+use vm::record::{FORMAT, LeftOut, Manifest, Recording};
 use vm::schedule::{Choice, Here, Policy, PolicyName, SliceEnd};
 use vm::snapshot::Limits;
 use vm::{Program, Stop, Vm};
@@ -55,6 +57,9 @@ pub struct Subject<'a> {
     pub racy: &'a [u64],
     /// A run with more instructions is taken for one that never ends.
     pub limit: u64,
+    /// Calls that are not made, and code that one thread at a time may be in.
+    pub left_out: &'a [LeftOut],
+    pub section: Option<&'a AddedLock>,
 }
 
 /// What was seen.
@@ -65,6 +70,8 @@ pub struct Seen {
     /// How often each racy access was reached.
     pub accesses: Vec<(u64, u64)>,
     pub sequencers: u64,
+    /// Those before there was a second thread; only a calm run counts them.
+    pub alone: u64,
     pub instructions: u64,
     pub threads: u32,
     /// A number for the interleaving.
@@ -77,6 +84,8 @@ pub struct Seen {
 struct Book {
     accesses: BTreeMap<u64, u64>,
     sequencers: u64,
+    /// Those before there was a second thread.
+    alone: u64,
     slices: Vec<(u32, u64)>,
 }
 
@@ -85,11 +94,14 @@ struct Counted {
     policy: Box<dyn Policy>,
     /// The policy decides at steps.
     decides: bool,
+    /// More than one thread has been seen.
+    several: bool,
     book: Rc<RefCell<Book>>,
 }
 
 impl Policy for Counted {
     fn choose(&mut self, runnable: &[u32], last: Option<(u32, SliceEnd)>) -> Choice {
+        self.several |= runnable.len() > 1;
         self.policy.choose(runnable, last)
     }
 
@@ -114,6 +126,11 @@ impl Policy for Counted {
         let mut book = self.book.borrow_mut();
         if here.sequencer {
             book.sequencers += 1;
+            if !self.decides && !self.several {
+                // The next choice shows whether there is another thread.
+                book.alone += 1;
+                return true;
+            }
         } else {
             *book.accesses.entry(here.pc).or_default() += 1;
         }
@@ -144,7 +161,11 @@ impl Subject<'_> {
         schedule: &Schedule,
         output: &Path,
     ) -> Result<Seen, vm::Error> {
-        let recording = Recording::create(directory, manifest(self.program, self.seed))?;
+        let manifest = Manifest {
+            left_out: self.left_out.to_vec(),
+            ..manifest(self.program, self.seed)
+        };
+        let recording = Recording::create(directory, manifest)?;
         let book = Rc::new(RefCell::new(Book::default()));
         let followed = Rc::new(RefCell::new(Followed::default()));
         let mut steps = false;
@@ -171,23 +192,21 @@ impl Subject<'_> {
             }
         };
         let calm = matches!(schedule, Schedule::Planned(Plan::Calm));
-        let decides = !calm && (steps || policy.at_sequencers());
-        let policy = if decides || calm {
-            Box::new(Counted {
-                policy,
-                decides,
-                book: book.clone(),
-            })
-        } else {
-            Box::new(Counted {
-                policy,
-                decides: true,
-                book: book.clone(),
-            })
-        };
+        let mut policy: Box<dyn Policy> = Box::new(Counted {
+            policy,
+            decides: !calm,
+            several: false,
+            book: book.clone(),
+        });
+        if let Some(section) = self.section {
+            policy = Box::new(Fence::new(policy, section.clone()));
+        }
         let mut vm = Vm::record_under(&recording, self.program, self.seed, policy)?;
         vm.stop_when_stuck();
         vm.stop_after(self.limit);
+        if let Some(section) = self.section {
+            vm.preempt_at(section.instructions());
+        }
         if steps {
             let wanted = |pc: &&u64| match schedule {
                 Schedule::Planned(Plan::Steps { changes, .. }) => changes
@@ -260,6 +279,7 @@ impl Subject<'_> {
             failure,
             accesses: book.accesses.iter().map(|(pc, count)| (*pc, *count)).collect(),
             sequencers: book.sequencers,
+            alone: book.alone,
             instructions,
             threads,
             interleaving: xxhash_rust::xxh3::xxh3_64(&words),
@@ -282,6 +302,7 @@ pub fn manifest(program: &Program, seed: u64) -> Manifest {
         schedule: "hunt".into(),
         seed,
         quantum: vm::DEFAULT_QUANTUM,
+        left_out: Vec::new(),
     }
 }
 

@@ -33,7 +33,7 @@ impl Vm {
                 .as_ref()
                 .is_some_and(|tree| tree.ordered || tree.forked);
             for (id, thread) in &self.threads {
-                if self.is_frozen(*id) {
+                if self.is_frozen(*id) || self.is_held(*id) {
                     continue;
                 }
                 match &thread.state {
@@ -80,7 +80,9 @@ impl Vm {
                     self.clock.jumped += jump;
                     self.note(Step::Advance(jump))?;
                 }
+                _ if self.lets_go() => {}
                 _ if self.copy.is_some() => return Ok(runnable),
+                None if self.stops_when_stuck && !outside => return Ok(runnable),
                 deadline => {
                     // Nothing can happen here before the outside moves (or a
                     // timer that runs with it).
