@@ -88,7 +88,11 @@ fn build(source: &Path, folder: &Path) -> PathBuf {
             command
         }
     };
-    let built = command.arg(&program).arg(source).output().expect("a compiler");
+    let built = command
+        .arg(&program)
+        .arg(source)
+        .output()
+        .expect("a compiler");
     assert!(
         built.status.success(),
         "{}: {}",
@@ -131,7 +135,10 @@ fn lines_in(text: &str, source: &Path) -> BTreeSet<u64> {
 fn judge(source: &Path, folder: &Path) -> Result<String, String> {
     let expected = expected(source);
     let program = build(source, folder);
-    let at = folder.join(format!("{}.rec", program.file_name().unwrap_or_default().display()));
+    let at = folder.join(format!(
+        "{}.rec",
+        program.file_name().unwrap_or_default().display()
+    ));
     let at_text = at.to_string_lossy().into_owned();
     let program = program.to_string_lossy().into_owned();
     let mut arguments = vec!["hunt", "--json", "--time", "60", "--output", &at_text];
@@ -276,7 +283,11 @@ fn a_test_that_cannot_fail_is_said_to_be_covered() {
     assert_eq!(output.status.code(), Some(0));
     let found: Value = serde_json::from_slice(&output.stdout).expect("an answer");
     assert_eq!(found["found"], false);
-    assert!(found["covered"]["runs"].as_u64().is_some_and(|runs| runs > 0));
+    assert!(
+        found["covered"]["runs"]
+            .as_u64()
+            .is_some_and(|runs| runs > 0)
+    );
 }
 
 #[test]

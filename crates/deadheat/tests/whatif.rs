@@ -102,7 +102,9 @@ fn locks_taken_away_and_added_do_what_the_sources_say() {
         let (program, at) = (program.to_string_lossy(), at.to_string_lossy());
         deadheat(&["record", "-o", &at, "--", &program]);
         for (option, place, expected) in questions(source) {
-            let output = deadheat(&["whatif", &at, option, &place, "--json", "--k", "2", "--runs", "6"]);
+            let output = deadheat(&[
+                "whatif", &at, option, &place, "--json", "--k", "2", "--runs", "6",
+            ]);
             match answer(&output) {
                 Ok(answer) if answer == expected => {}
                 Ok(answer) => failures.push(format!(

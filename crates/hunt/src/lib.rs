@@ -48,7 +48,7 @@ use vm::Program;
 /// A run with this many times the instructions of the longest that ended is
 /// taken for one that never ends; at least so many instructions.
 const ENDLESS: u64 = 20;
-const ENDLESS_AT_LEAST: u64 = 200_000_000;
+const ENDLESS_AT_LEAST: u64 = 20_000_000;
 
 /// The same in host time, for runs that wait for the outside.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,6 +60,9 @@ const DETECTED: [u64; 8] = [0, 5, 11, 17, 41, 89, 185, 377];
 /// which at most so many.
 const EXCHANGED: usize = 6;
 const MANY_THREADS: u32 = 8;
+
+/// Switches that are left out one by one to see a run that passes.
+const MANY_SWITCHES: usize = 5;
 
 /// Runs that may go wrong in a row before the hunt gives up.
 const GIVES_UP: u32 = 5;
@@ -326,10 +329,8 @@ impl Hunter<'_> {
                 {
                     let target = directory.clone();
                     let patience = self.settings.time.max(PATIENCE);
-                    pool.start(id, patience, || {
-                        survey::races(&target).map(Answer::Races)
-                    })
-                    .map_err(Error::Start)?;
+                    pool.start(id, patience, || survey::races(&target).map(Answer::Races))
+                        .map_err(Error::Start)?;
                     looked_at.insert(id, directory);
                     continue;
                 }
@@ -644,20 +645,19 @@ impl Hunter<'_> {
             {
                 continue;
             }
-            let (flip, otherwise) =
-                match self.directed(made, candidate.flipped())? {
-                    Some(seen) if seen.followed.broken || !seen.followed.met => {
-                        (Flip::Impossible, String::new())
-                    }
-                    Some(seen) if fails_like(&seen, &signature) => (Flip::Stays, String::new()),
-                    Some(seen) => {
-                        let back = self.directed(made, candidate.as_recorded())?;
-                        let returns = back.is_some_and(|seen| fails_like(&seen, &signature));
-                        let flip = if returns { Flip::Decides } else { Flip::Goes };
-                        (flip, seen.ending.describe())
-                    }
-                    None => (Flip::Impossible, String::new()),
-                };
+            let (flip, otherwise) = match self.directed(made, candidate.flipped())? {
+                Some(seen) if seen.followed.broken || !seen.followed.met => {
+                    (Flip::Impossible, String::new())
+                }
+                Some(seen) if fails_like(&seen, &signature) => (Flip::Stays, String::new()),
+                Some(seen) => {
+                    let back = self.directed(made, candidate.as_recorded())?;
+                    let returns = back.is_some_and(|seen| fails_like(&seen, &signature));
+                    let flip = if returns { Flip::Decides } else { Flip::Goes };
+                    (flip, seen.ending.describe())
+                }
+                None => (Flip::Impossible, String::new()),
+            };
             decided.push(Decided {
                 race: candidate.race,
                 instance: candidate.instance,
@@ -666,11 +666,12 @@ impl Hunter<'_> {
             });
         }
         let named = decided.iter().any(|one| one.flip == Flip::Decides);
-        decided.retain(|one| {
-            one.flip == Flip::Decides || (!named && one.flip == Flip::Goes)
-        });
+        decided.retain(|one| one.flip == Flip::Decides || (!named && one.flip == Flip::Goes));
         decided.dedup_by_key(|one| one.race);
         found.decided = decided;
+        if found.decided.is_empty() {
+            self.name_from_passing(found, made)?;
+        }
         if found.decided.is_empty()
             && let Ok(races) = report(true)
             && let Some(nearest) = decide::candidates(&races, made).first()
@@ -688,17 +689,80 @@ impl Hunter<'_> {
         Ok(())
     }
 
+    /// A failure can come before one of the accesses is made at all (a use of
+    /// what is not there yet). Then the race is in the run that passes for
+    /// want of one switch: there its order is flipped, and the failure must
+    /// come.
+    fn name_from_passing(&mut self, found: &mut Found, made: &[Switch]) -> Result<(), Error> {
+        let signature = found.failure.signature.clone();
+        for without in (0..made.len().min(MANY_SWITCHES)).rev() {
+            let rest = [&made[..without], &made[without + 1..]].concat();
+            let Some((seen, directory)) = self.one_run(&rest, &[])? else {
+                continue;
+            };
+            let report = detect::in_child(|| {
+                survey::report(&directory, false).map_err(|why| (why, race::exit_code::FAILURE))
+            });
+            discard(&directory);
+            let (None, Ok(report)) = (&seen.failure, report) else {
+                continue;
+            };
+            for candidate in decide::candidates(&report, made) {
+                if is_interrupted() {
+                    return Ok(());
+                }
+                let fails = |hunter: &mut Self, precedence| -> Result<bool, Error> {
+                    let run = hunter.one_run(&rest, &[precedence])?;
+                    Ok(run.is_some_and(|(seen, directory)| {
+                        discard(&directory);
+                        fails_like(&seen, &signature)
+                    }))
+                };
+                if fails(self, candidate.flipped())? && !fails(self, candidate.as_recorded())? {
+                    let mut race = report.races[candidate.race].clone();
+                    // Its moments are those of a run that is not kept.
+                    race.replay.clear();
+                    race.occurrences.clear();
+                    race.id = found.report.races.len() as u32 + 1;
+                    found.report.races.push(race);
+                    found.decided.push(Decided {
+                        race: found.report.races.len() - 1,
+                        instance: candidate.instance,
+                        flip: Flip::Decides,
+                        otherwise: seen.ending.describe(),
+                    });
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// One run under these switches and this order.
     fn directed(
         &mut self,
         switches: &[Switch],
         precedence: Precedence,
     ) -> Result<Option<Seen>, Error> {
+        Ok(self
+            .one_run(switches, &[precedence])?
+            .map(|(seen, directory)| {
+                discard(&directory);
+                seen
+            }))
+    }
+
+    /// The same; the recording is the caller's to discard.
+    fn one_run(
+        &mut self,
+        switches: &[Switch],
+        precedences: &[Precedence],
+    ) -> Result<Option<(Seen, PathBuf)>, Error> {
         let directory = self.directory();
         let mut pool: Pool<Answer> = Pool::default();
         let schedule = Schedule::Directed {
             switches: switches.to_vec(),
-            precedences: vec![precedence],
+            precedences: precedences.to_vec(),
         };
         self.start(&mut pool, 0, &directory, &schedule)?;
         let mut seen = None;
@@ -707,8 +771,10 @@ impl Hunter<'_> {
                 seen = Some(*answer);
             }
         }
-        discard(&directory);
-        Ok(seen)
+        if seen.is_none() {
+            discard(&directory);
+        }
+        Ok(seen.map(|seen| (seen, directory)))
     }
 }
 

@@ -44,7 +44,11 @@ pub enum Plan {
     /// Every thread as long as it can; counts the steps.
     Calm,
     /// A policy of the vm.
-    Policy { policy: String, seed: u64, quantum: u64 },
+    Policy {
+        policy: String,
+        seed: u64,
+        quantum: u64,
+    },
     /// PCT over steps.
     Steps { seed: u64, changes: Vec<Change> },
 }

@@ -1,5 +1,6 @@
 //! What a recording says about where to preempt and where a switch is.
 
+use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use race::{Frame, Instance, Moment, Report};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -14,7 +15,8 @@ use crate::switches::Switch;
 pub struct Races {
     /// Fingerprints.
     pub races: Vec<String>,
-    /// Instructions of the racy accesses.
+    /// Instructions of the racy accesses, and those that follow on them: a
+    /// thread can be stopped before and behind an access.
     pub pcs: Vec<u64>,
 }
 
@@ -51,9 +53,22 @@ fn pcs(directory: &Path, moments: &[Moment]) -> Result<Vec<u64>, String> {
     at(directory, moments, |vm, moment| {
         if let Some(regs) = vm.registers(moment.thread) {
             pcs.insert(regs.rip);
+            pcs.extend(follower(regs.rip));
         }
     })?;
     Ok(pcs.into_iter().collect())
+}
+
+/// The instruction behind the one at `pc`, unless that goes elsewhere.
+fn follower(pc: u64) -> Option<u64> {
+    const LONGEST: u64 = 15;
+    // Near the end of a mapping there is less.
+    let code: Vec<u8> = (0..LONGEST)
+        .map_while(|offset| vm::memory::get::<u8>(pc + offset).ok())
+        .collect();
+    let instruction = Decoder::with_ip(64, &code, pc, DecoderOptions::NONE).decode();
+    let goes_on = instruction.flow_control() == FlowControl::Next;
+    (goes_on && !instruction.is_invalid()).then(|| instruction.next_ip())
 }
 
 /// Stops a replay at each of the moments.

@@ -11,8 +11,8 @@
 
 use crate::failure::{Failure, Signature};
 use crate::plan::{Place, Plan, Steps};
-use crate::whatif::Fence;
 use crate::switches::{Directed, Followed, Precedence, Switch};
+use crate::whatif::Fence;
 use detect::AddedLock;
 use explore::Ending;
 use regex_lite::Regex;
@@ -243,8 +243,8 @@ impl Subject<'_> {
         if !matches!(stop, Stop::Ended(_)) {
             vm.kill()?;
         }
-        let mut failure = Signature::of(&ending, exit_stack.as_deref().unwrap_or(&[]))
-            .map(|signature| Failure {
+        let mut failure =
+            Signature::of(&ending, exit_stack.as_deref().unwrap_or(&[])).map(|signature| Failure {
                 text: ending.describe(),
                 signature,
             });
@@ -277,7 +277,11 @@ impl Subject<'_> {
         let seen = Seen {
             ending,
             failure,
-            accesses: book.accesses.iter().map(|(pc, count)| (*pc, *count)).collect(),
+            accesses: book
+                .accesses
+                .iter()
+                .map(|(pc, count)| (*pc, *count))
+                .collect(),
             sequencers: book.sequencers,
             alone: book.alone,
             instructions,

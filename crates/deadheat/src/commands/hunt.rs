@@ -180,7 +180,9 @@ impl Line {
         self.shown = Some(Instant::now());
         let runs = report::count(doing.coverage.runs, "run");
         let rest = match doing.switches {
-            Some(switches) => report::count(switches as u64, "switch").replace("switchs", "switches"),
+            Some(switches) => {
+                report::count(switches as u64, "switch").replace("switchs", "switches")
+            }
             None => format!(
                 "{} interleavings, {}, {} s left (Ctrl-C keeps what is found)",
                 doing.coverage.interleavings,
@@ -416,7 +418,11 @@ fn story(words: &[String], hunt: &Hunt, native: Option<Native>) -> String {
         coverage.interleavings,
         coverage.threads,
         plural(coverage.races as usize, "race", "races"),
-        plural(coverage.racy_accesses as usize, "racy instruction", "racy instructions"),
+        plural(
+            coverage.racy_accesses as usize,
+            "racy instruction",
+            "racy instructions"
+        ),
         plural(
             coverage.sequencers as usize,
             "synchronisation step",

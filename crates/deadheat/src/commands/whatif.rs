@@ -261,9 +261,9 @@ fn added(answer: &Answer, lines: &Lines) -> Result<Told, Failure> {
     let harm = !failures.is_empty() || !left.is_empty();
     let verdict = match (failures.is_empty(), here.is_empty(), left.is_empty()) {
         (false, ..) => format!("a lock around {place} does harm:"),
-        (true, true, _) => format!(
-            "no race at {place} was seen in {runs} runs, with or without a lock around it"
-        ),
+        (true, true, _) => {
+            format!("no race at {place} was seen in {runs} runs, with or without a lock around it")
+        }
         (true, false, true) => format!(
             "a lock around {place} cures {}: not seen again in {runs} runs",
             match cured.len() {

@@ -21,9 +21,9 @@ use crate::translate::{Instrumentation, SLACK, Translator};
 use crate::tree::Tree;
 use crate::{Error, fault, host, memory, watch};
 use code::{HOT, PendingReturn, SAMPLE};
+use left_out::LeftOutCalls;
 use race::Moment;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use left_out::LeftOutCalls;
 use steered::CopyState;
 
 /// Where the schedule comes from and where it goes.

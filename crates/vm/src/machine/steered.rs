@@ -3,9 +3,9 @@
 
 use super::{Pace, Slice, Stop, Vm};
 use crate::Error;
-use crate::record::Step;
 use crate::context::reg;
 use crate::kernel::signal::SignalInfo;
+use crate::record::Step;
 use crate::schedule::{Choice, Here, Policy, Recorded, SliceEnd};
 use crate::thread::State;
 use race::Moment;
