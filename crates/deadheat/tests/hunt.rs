@@ -141,7 +141,7 @@ fn judge(source: &Path, folder: &Path) -> Result<String, String> {
     ));
     let at_text = at.to_string_lossy().into_owned();
     let program = program.to_string_lossy().into_owned();
-    let mut arguments = vec!["hunt", "--json", "--time", "60", "--output", &at_text];
+    let mut arguments = vec!["hunt", "--json", "--time", "300", "--output", &at_text];
     if let Some(pattern) = &expected.fail_if {
         arguments.extend(["--fail-if", pattern]);
     }

@@ -50,8 +50,9 @@ use vm::Program;
 const ENDLESS: u64 = 20;
 const ENDLESS_AT_LEAST: u64 = 20_000_000;
 
-/// The same in host time, for runs that wait for the outside.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The same in host time, for runs that wait for the outside: as many times
+/// the longest, and at least this. A busy machine is no hang.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Races are looked for in the recordings of these runs, if they did not fail.
 const DETECTED: [u64; 8] = [0, 5, 11, 17, 41, 89, 185, 377];
@@ -225,6 +226,8 @@ struct Hunter<'a> {
     races: BTreeSet<String>,
     /// Racy accesses that nobody has counted yet.
     guessed: BTreeSet<u64>,
+    /// The longest run that ended, in host time.
+    slowest: Duration,
     /// Numbers for directories.
     next: u64,
 }
@@ -246,6 +249,7 @@ pub fn hunt(
         interleavings: HashSet::new(),
         races: BTreeSet::new(),
         guessed: BTreeSet::new(),
+        slowest: Duration::ZERO,
         next: 0,
     };
     let met = hunter.search(watch)?;
@@ -264,6 +268,10 @@ impl Hunter<'_> {
     fn directory(&mut self) -> PathBuf {
         self.next += 1;
         self.folder.join(format!("run-{}", self.next))
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE.max(self.slowest * ENDLESS as u32)
     }
 
     fn limit(&self) -> u64 {
@@ -294,7 +302,7 @@ impl Hunter<'_> {
             left_out: &[],
             section: None,
         };
-        pool.start(id, PATIENCE, || {
+        pool.start(id, self.patience(), || {
             subject
                 .run(directory, schedule)
                 .map(|seen| Answer::Seen(Box::new(seen)))
@@ -307,7 +315,7 @@ impl Hunter<'_> {
         let begun = Instant::now();
         let deadline = begun + self.settings.time;
         let mut pool: Pool<Answer> = Pool::default();
-        let mut flying: BTreeMap<u64, (u64, Plan, PathBuf)> = BTreeMap::new();
+        let mut flying: BTreeMap<u64, (u64, Plan, PathBuf, Instant)> = BTreeMap::new();
         let mut looked_at: BTreeMap<u64, PathBuf> = BTreeMap::new();
         let mut waiting: Vec<PathBuf> = Vec::new();
         let mut met: Vec<Met> = Vec::new();
@@ -341,7 +349,7 @@ impl Hunter<'_> {
                 let plan = Plan::of_number(number, self.settings.seed, &self.known);
                 let directory = self.directory();
                 self.start(&mut pool, id, &directory, &Schedule::Planned(plan.clone()))?;
-                flying.insert(id, (number, plan, directory));
+                flying.insert(id, (number, plan, directory, Instant::now()));
                 number += 1;
             }
             watch(&Doing {
@@ -361,10 +369,13 @@ impl Hunter<'_> {
                 discard(&directory);
                 continue;
             }
-            let Some((number, plan, directory)) = flying.remove(&id) else {
+            let Some((number, plan, directory, started)) = flying.remove(&id) else {
                 continue;
             };
             self.coverage.runs += 1;
+            if answer.is_ok() {
+                self.slowest = self.slowest.max(started.elapsed());
+            }
             let failure = match answer {
                 Ok(Answer::Seen(seen)) => {
                     in_a_row = 0;
@@ -373,7 +384,7 @@ impl Hunter<'_> {
                 }
                 Ok(Answer::Races(_)) => None,
                 Err(Lost::TimedOut) => Some(Failure {
-                    text: format!("did not end within {} seconds", PATIENCE.as_secs()),
+                    text: format!("did not end within {} seconds", self.patience().as_secs()),
                     signature: Signature::endless(),
                 }),
                 Err(Lost::Failed(why)) => {
@@ -411,7 +422,7 @@ impl Hunter<'_> {
             }
         }
         pool.clear();
-        let left_over = flying.into_values().map(|(_, _, directory)| directory);
+        let left_over = flying.into_values().map(|(_, _, directory, _)| directory);
         for directory in left_over.chain(looked_at.into_values()).chain(waiting) {
             discard(&directory);
         }
@@ -672,7 +683,9 @@ impl Hunter<'_> {
         if found.decided.is_empty() {
             self.name_from_passing(found, made)?;
         }
+        // Of a deadlock the circle says it all.
         if found.decided.is_empty()
+            && signature.kind != Kind::Deadlock
             && let Ok(races) = report(true)
             && let Some(nearest) = decide::candidates(&races, made).first()
             && nearest.is_near()

@@ -487,6 +487,15 @@ fn tell(text: &mut String, found: &Found) {
         ..Options::default()
     };
     match found.decided.first() {
+        None if found.failure.signature.kind == Kind::Deadlock => {
+            let _ = writeln!(
+                text,
+                "  decided by the order in which these locks are taken"
+            );
+            for lock in &found.report.locks {
+                let _ = writeln!(text, "    {}: {}", lock.kind, lock.text);
+            }
+        }
         None => {
             let _ = writeln!(text, "  no race of this run decides it");
         }
