@@ -24,6 +24,7 @@ mod golang;
 mod heap;
 mod history;
 mod known;
+mod locks;
 mod passes;
 mod scene;
 mod source;

@@ -24,6 +24,9 @@ pub struct Options {
     pub forget_sync: Vec<String>,
     /// A lock that the recorded run was kept to, though the program has none.
     pub added_lock: Option<AddedLock>,
+    /// Every access is told to the first pass, also those that translated code
+    /// could note by itself: slow, and what that is checked against.
+    pub tell_all: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +99,7 @@ fn replay<C: Checker + 'static>(
     if let Some(lock) = &options.added_lock {
         engine.add_lock(lock.clone());
     }
+    engine.tell_all = options.tell_all;
     vm.observe(Box::new(engine));
     let stop = vm.run(None)?;
     let observer = vm.take_observers().pop().ok_or(PassError::Lost)?;
@@ -148,10 +152,15 @@ fn second_pass(
         })
         .collect();
     let checker = engine.checker;
+    let mut pairs: Vec<_> = checker.pairs.into_values().collect();
+    pairs.sort_by_key(|pair| {
+        let [one, other] = &pair.sides;
+        (other.order, one.order, one.pc, other.pc, pair.address)
+    });
     Ok(Found {
-        pairs: checker.pairs.into_values().collect(),
+        pairs,
         pairs_left_out: checker.pairs_left_out,
-        lock_problems: checker.lock_problems,
+        lock_problems: checker.locks.problems,
         threads,
     })
 }
@@ -264,6 +273,9 @@ pub fn detect(directory: &Path, options: &Options) -> Result<Report, Error> {
     report.exit.program = first.program;
     report.not_checked = first.not_checked;
     let candidates = first.candidates;
+    if candidates.is_empty() {
+        return Ok(report);
+    }
     let found = in_child(|| second_pass(&recording, candidates, options))?;
     if !found.pairs.is_empty() || !found.lock_problems.is_empty() {
         let wanted = findings::wanted(&found);
