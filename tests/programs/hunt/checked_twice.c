@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int ready;
+static volatile int ready;
 static int *table;
 static int sum;
 

@@ -8,7 +8,7 @@ struct stream {
 };
 
 static struct stream only = {7};
-static struct stream *stream = &only;
+static struct stream *volatile stream = &only;
 static int length;
 
 static void *reader(void *unused) {

@@ -4,7 +4,7 @@
 #include <pthread.h>
 
 struct object {
-    int references;
+    volatile int references;
 };
 
 static int freed;

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-static int next;
+static volatile int next;
 static int lines[16];
 
 static void *writer(void *unused) {

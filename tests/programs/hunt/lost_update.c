@@ -3,7 +3,7 @@
 #include "work.h"
 #include <pthread.h>
 
-static long total;
+static volatile long total;
 
 static void *add(void *unused) {
     (void)unused;
