@@ -636,9 +636,10 @@ impl Hunter<'_> {
 
     /// Flips races until one decides.
     fn name_race(&mut self, found: &mut Found, made: &[Switch]) -> Result<(), Error> {
+        let directory = found.recording.clone();
         let report = |without_locks| {
             detect::in_child(|| {
-                survey::report(&found.recording, without_locks)
+                survey::report(&directory, without_locks)
                     .map_err(|why| (why, race::exit_code::FAILURE))
             })
         };
