@@ -443,9 +443,9 @@ impl Hunter<'_> {
                 false => (*most).max(*count),
             };
         }
-        self.known.sequencers = self.known.sequencers.max(seen.sequencers);
-        self.known.alone = self.known.alone.max(seen.alone);
-        self.coverage.sequencers = self.known.sequencers.saturating_sub(self.known.alone);
+        self.known.locked.raise_to(seen.locked);
+        self.known.calls.raise_to(seen.calls);
+        self.coverage.sequencers = self.known.locked.rest() + self.known.calls.rest();
         let ended = matches!(
             seen.ending,
             explore::Ending::Exited(_) | explore::Ending::Killed { .. }

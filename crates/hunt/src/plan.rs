@@ -24,8 +24,44 @@ use vm::schedule::{Choice, Here, Policy, PolicyName, Random64, SliceEnd};
 pub enum Place {
     /// Before the instruction at this address.
     Access(u64),
-    /// Behind a locked instruction or system call.
-    Sequencer,
+    /// Behind a locked instruction.
+    Locked,
+    /// Behind a system call.
+    Call,
+}
+
+impl Place {
+    /// The step at which a policy is asked.
+    pub fn of(here: &Here) -> Place {
+        const SYSCALL: u16 = 0x050f;
+        if !here.sequencer {
+            return Place::Access(here.pc);
+        }
+        match vm::memory::get::<u16>(here.pc.wrapping_sub(2)) {
+            Ok(SYSCALL) => Place::Call,
+            _ => Place::Locked,
+        }
+    }
+}
+
+/// How often a kind of step was met.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    pub total: u64,
+    /// Those before there was a second thread, which come first.
+    pub alone: u64,
+}
+
+impl Count {
+    /// Those that can matter.
+    pub fn rest(&self) -> u64 {
+        self.total.saturating_sub(self.alone)
+    }
+
+    pub fn raise_to(&mut self, other: Count) {
+        self.total = self.total.max(other.total);
+        self.alone = self.alone.max(other.alone);
+    }
 }
 
 /// One change of priority.
@@ -36,6 +72,12 @@ pub struct Change {
     pub occurrence: u64,
     /// Whoever is there is held until nobody else can go on, sleepers included.
     pub held: bool,
+}
+
+impl Change {
+    fn is_at_sequencer(&self) -> bool {
+        matches!(self.place, Place::Locked | Place::Call)
+    }
 }
 
 /// What one run does.
@@ -58,9 +100,8 @@ pub enum Plan {
 pub struct Known {
     /// How often each racy access was reached, at most.
     pub accesses: BTreeMap<u64, u64>,
-    pub sequencers: u64,
-    /// The first of them, which come before there is a second thread.
-    pub alone: u64,
+    pub locked: Count,
+    pub calls: Count,
 }
 
 impl Plan {
@@ -100,9 +141,7 @@ impl Plan {
         match self {
             Plan::Calm => true,
             Plan::Policy { policy, .. } => *policy == PolicyName::Sequencer.to_string(),
-            Plan::Steps { changes, .. } => changes
-                .iter()
-                .any(|change| change.place == Place::Sequencer),
+            Plan::Steps { changes, .. } => changes.iter().any(Change::is_at_sequencer),
         }
     }
 
@@ -118,15 +157,21 @@ impl Plan {
 
 /// One change point; `share` percent are at racy accesses.
 fn change(random: &mut Random64, known: &Known, share: u64) -> Option<Change> {
-    let racy = random.below(100) < share || known.sequencers <= known.alone;
+    // Where threads meet there are locked instructions; system calls are made
+    // for many other reasons.
+    const CALLS: u64 = 25;
+    let (locked, calls) = (known.locked.rest(), known.calls.rest());
+    let racy = random.below(100) < share || locked + calls == 0;
+    let at_call = calls > 0 && (locked == 0 || random.below(100) < CALLS);
     let held = random.below(2) == 0;
     let (place, begin, total) = if racy && !known.accesses.is_empty() {
         let index = random.below(known.accesses.len() as u64) as usize;
         let (pc, total) = known.accesses.iter().nth(index)?;
         (Place::Access(*pc), 0, *total)
-    } else if known.sequencers > known.alone {
-        let rest = known.sequencers - known.alone;
-        (Place::Sequencer, known.alone, rest)
+    } else if at_call {
+        (Place::Call, known.calls.alone, calls)
+    } else if locked > 0 {
+        (Place::Locked, known.locked.alone, locked)
     } else {
         return None;
     };
@@ -182,9 +227,7 @@ impl Steps {
             priorities: BTreeMap::new(),
             floor: DEMOTED,
             held: BTreeMap::new(),
-            sequencers: changes
-                .iter()
-                .any(|change| change.place == Place::Sequencer),
+            sequencers: changes.iter().any(Change::is_at_sequencer),
             eager,
             random,
             row: (0, 0),
@@ -246,11 +289,7 @@ impl Policy for Steps {
     }
 
     fn ends_here(&mut self, here: &Here) -> bool {
-        let place = if here.sequencer {
-            Place::Sequencer
-        } else {
-            Place::Access(here.pc)
-        };
+        let place = Place::of(here);
         let count = self.counts.entry(place).or_default();
         let change = self.changes.get(&(place, *count)).copied();
         *count += 1;
@@ -281,8 +320,14 @@ mod tests {
     fn known() -> Known {
         Known {
             accesses: [(0x10, 1_000_000), (0x20, 1)].into(),
-            sequencers: 300,
-            alone: 40,
+            locked: Count {
+                total: 300,
+                alone: 40,
+            },
+            calls: Count {
+                total: 100,
+                alone: 50,
+            },
         }
     }
 
@@ -296,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_rare_access_is_tried_as_often_as_a_frequent_one() {
-        let mut seen = [0, 0, 0];
+        let mut seen = [0, 0, 0, 0];
         for number in 1..3_000 {
             if let Plan::Steps { changes, .. } = Plan::of_number(number, 0, &known()) {
                 for change in changes {
@@ -306,15 +351,19 @@ mod tests {
                             assert_eq!(change.occurrence, 0);
                             seen[1] += 1;
                         }
-                        Place::Sequencer => {
+                        Place::Locked => {
                             assert!((40..300).contains(&change.occurrence));
                             seen[2] += 1;
+                        }
+                        Place::Call => {
+                            assert!((50..100).contains(&change.occurrence));
+                            seen[3] += 1;
                         }
                     }
                 }
             }
         }
-        assert!(seen.iter().all(|count| *count > 500), "{seen:?}");
+        assert!(seen.iter().all(|count| *count > 200), "{seen:?}");
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! that its recording has an end and replays to there.
 
 use crate::failure::{Failure, Signature};
-use crate::plan::{Place, Plan, Steps};
+use crate::plan::{Count, Place, Plan, Steps};
 use crate::switches::{Directed, Followed, Precedence, Switch};
 use crate::whatif::Fence;
 use detect::AddedLock;
@@ -69,9 +69,10 @@ pub struct Seen {
     pub failure: Option<Failure>,
     /// How often each racy access was reached.
     pub accesses: Vec<(u64, u64)>,
-    pub sequencers: u64,
-    /// Those before there was a second thread; only a calm run counts them.
-    pub alone: u64,
+    /// Locked instructions and system calls; only a calm run counts those of
+    /// the first thread alone.
+    pub locked: Count,
+    pub calls: Count,
     pub instructions: u64,
     pub threads: u32,
     /// A number for the interleaving.
@@ -83,9 +84,8 @@ pub struct Seen {
 #[derive(Default)]
 struct Book {
     accesses: BTreeMap<u64, u64>,
-    sequencers: u64,
-    /// Those before there was a second thread.
-    alone: u64,
+    locked: Count,
+    calls: Count,
     slices: Vec<(u32, u64)>,
 }
 
@@ -124,15 +124,19 @@ impl Policy for Counted {
 
     fn ends_here(&mut self, here: &Here) -> bool {
         let mut book = self.book.borrow_mut();
-        if here.sequencer {
-            book.sequencers += 1;
-            if !self.decides && !self.several {
-                // The next choice shows whether there is another thread.
-                book.alone += 1;
-                return true;
+        let count = match Place::of(here) {
+            Place::Locked => &mut book.locked,
+            Place::Call => &mut book.calls,
+            Place::Access(pc) => {
+                *book.accesses.entry(pc).or_default() += 1;
+                return self.decides && self.policy.ends_here(here);
             }
-        } else {
-            *book.accesses.entry(here.pc).or_default() += 1;
+        };
+        count.total += 1;
+        if !self.decides && !self.several {
+            // The next choice shows whether there is another thread.
+            count.alone += 1;
+            return true;
         }
         self.decides && self.policy.ends_here(here)
     }
@@ -282,8 +286,8 @@ impl Subject<'_> {
                 .iter()
                 .map(|(pc, count)| (*pc, *count))
                 .collect(),
-            sequencers: book.sequencers,
-            alone: book.alone,
+            locked: book.locked,
+            calls: book.calls,
             instructions,
             threads,
             interleaving: xxhash_rust::xxh3::xxh3_64(&words),

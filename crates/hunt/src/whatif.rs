@@ -227,10 +227,8 @@ impl Asked<'_> {
         // The first pair shows where threads can be preempted.
         let mut numbers: VecDeque<u64> = (0..self.settings.runs.max(1)).collect();
         while !numbers.is_empty() {
-            let batch = match self.known.sequencers {
-                0 if numbers.len() as u64 == self.settings.runs.max(1) => 1,
-                _ => self.settings.jobs.max(1),
-            };
+            let first = numbers.len() as u64 == self.settings.runs.max(1);
+            let batch = if first { 1 } else { self.settings.jobs.max(1) };
             let now: Vec<u64> = numbers.drain(..batch.min(numbers.len())).collect();
             for changed in [false, true] {
                 self.batch(&now, changed)?;
@@ -285,8 +283,8 @@ impl Asked<'_> {
             };
             let lost = match (tried.get_mut(&number), reply) {
                 (Some(one), Ok(Reply::Seen(seen))) => {
-                    self.known.sequencers = self.known.sequencers.max(seen.sequencers);
-                    self.known.alone = self.known.alone.max(seen.alone);
+                    self.known.locked.raise_to(seen.locked);
+                    self.known.calls.raise_to(seen.calls);
                     one.ending = seen.ending.describe();
                     one.failure = seen.failure;
                     continue;
