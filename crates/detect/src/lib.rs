@@ -13,6 +13,7 @@
 pub mod clock;
 pub mod import;
 pub mod shadow;
+pub mod steer;
 
 mod added_lock;
 mod code;
@@ -34,4 +35,4 @@ mod tasks;
 pub use added_lock::{AddedLock, Inside, Passing};
 pub use engine::HappensBefore;
 pub use fork::{ForkError, in_child, silence_output};
-pub use passes::{Error, Options, detect, merge};
+pub use passes::{Error, Options, detect, exit_code, merge};

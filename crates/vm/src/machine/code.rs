@@ -127,10 +127,13 @@ impl Vm {
                     ExitKind::Hook if self.preempts() => Some(SliceEnd::Sequencer),
                     ExitKind::Hook => {
                         self.drain_ring();
-                        self.hooked();
-                        host = self.cache.block(exit.block).after_hook;
-                        self.break_again(broken);
-                        continue;
+                        if self.hooked() {
+                            Some(SliceEnd::Sequencer)
+                        } else {
+                            host = self.cache.block(exit.block).after_hook;
+                            self.break_again(broken);
+                            continue;
+                        }
                     }
                     ExitKind::Complex => {
                         self.drain_ring();

@@ -1,8 +1,8 @@
 //! What observers are told and how they get it: the ring of accesses the
 //! translated code fills, hooks at code, and events of the machine itself.
 
-use super::Vm;
 use super::code::{PendingReturn, count_mask};
+use super::{Pace, Vm};
 use crate::context::{Registers, reg};
 use crate::observe::{AccessEvent, AfterHook, Interest, Observer, ThreadEvent, complex};
 use crate::space::Backing;
@@ -137,12 +137,15 @@ impl Vm {
     }
 
     /// Control reached an address an observer asked for, or returned from
-    /// there.
-    pub(super) fn hooked(&mut self) {
+    /// there. Says whether the slice ends before the instruction.
+    pub(super) fn hooked(&mut self) -> bool {
         let moment = self.moment();
         let regs = self.context.regs;
         let stack = regs.gpr[reg::RSP];
         let thread = self.current;
+        if self.stopped_at.get(&thread) == Some(&moment) {
+            return false;
+        }
         let mut returned = Vec::new();
         self.returns.retain(|pending| {
             if pending.thread != thread || pending.stack > stack {
@@ -160,11 +163,18 @@ impl Vm {
             }
         }
         if !self.entries.contains(&regs.rip) {
-            return;
+            return false;
         }
         let mut follow = false;
+        let mut hold = None;
+        let mut release = None;
         for observer in &mut self.observers {
-            follow |= observer.hook(moment, &regs) == AfterHook::TellReturn;
+            match observer.hook(moment, &regs) {
+                AfterHook::Nothing => {}
+                AfterHook::TellReturn => follow = true,
+                AfterHook::Hold(patience) => hold = Some(patience),
+                AfterHook::Release(thread) => release = Some(thread),
+            }
         }
         self.take_more_hooks();
         if follow && let Ok(back) = memory::get::<u64>(stack) {
@@ -176,6 +186,22 @@ impl Vm {
             });
             self.add_hook(back);
         }
+        // A followed recording knows better who runs.
+        if !matches!(self.pace, Pace::Policy { .. }) {
+            return false;
+        }
+        let mut stops = false;
+        if let Some(other) = release {
+            self.release(other);
+            stops = true;
+        }
+        if let Some(patience) = hold {
+            stops |= self.hold(patience);
+        }
+        if stops {
+            self.stopped_at.insert(thread, moment);
+        }
+        stops
     }
 
     pub(crate) fn tell_unmapped(&mut self, range: std::ops::Range<u64>) {

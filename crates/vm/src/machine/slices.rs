@@ -214,7 +214,7 @@ impl Vm {
             }
             break (choice, runnable);
         };
-        if runnable.len() == 1 {
+        if runnable.len() == 1 && self.held.is_empty() {
             choice.instructions = if self.takes_turns() {
                 SHARING_SLICE
             } else {
