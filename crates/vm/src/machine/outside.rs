@@ -34,7 +34,7 @@ impl Vm {
                 .as_ref()
                 .is_some_and(|tree| tree.ordered || tree.forked);
             for (id, thread) in &self.threads {
-                if self.is_frozen(*id) || self.is_held(*id) {
+                if self.is_frozen(*id) || self.is_held(*id) || self.policy_holds(*id) {
                     continue;
                 }
                 match &thread.state {

@@ -162,7 +162,7 @@ impl Vm {
         self.run(None)
     }
 
-    pub(super) fn is_held(&self, thread: u32) -> bool {
+    pub(super) fn policy_holds(&self, thread: u32) -> bool {
         match &self.pace {
             Pace::Policy { policy, .. } => policy.holds(thread),
             Pace::Follow(_) => false,
