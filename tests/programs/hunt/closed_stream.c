@@ -9,7 +9,7 @@ struct stream {
 
 static struct stream only = {7};
 static struct stream *volatile stream = &only;
-static int length;
+static volatile int length;
 
 static void *reader(void *unused) {
     (void)unused;
