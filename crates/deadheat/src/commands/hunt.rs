@@ -180,9 +180,7 @@ impl Line {
         self.shown = Some(Instant::now());
         let runs = report::count(doing.coverage.runs, "run");
         let rest = match doing.switches {
-            Some(switches) => {
-                report::count(switches as u64, "switch").replace("switchs", "switches")
-            }
+            Some(switches) => plural(switches, "switch", "switches"),
             None => format!(
                 "{} interleavings, {}, {} s left (Ctrl-C keeps what is found)",
                 doing.coverage.interleavings,
