@@ -50,13 +50,46 @@ pub fn races(directory: &Path) -> Result<Races, String> {
 /// The instructions at these moments.
 fn pcs(directory: &Path, moments: &[Moment]) -> Result<Vec<u64>, String> {
     let mut pcs = BTreeSet::new();
-    at(directory, moments, |vm, moment| {
+    let mut vm = at(directory, moments, |vm, moment| {
         if let Some(regs) = vm.registers(moment.thread) {
             pcs.insert(regs.rip);
             pcs.extend(follower(regs.rip));
         }
     })?;
+    vm.run(None).map_err(|error| error.to_string())?;
+    pcs.extend(locked(&vm));
     Ok(pcs.into_iter().collect())
+}
+
+/// Locked instructions of the program's own code: between a look and the
+/// exchange that relies on it there need be neither a race nor a sequencer.
+fn locked(vm: &Vm) -> BTreeSet<u64> {
+    const MANY: usize = 64;
+    let modules = explore::modules(vm);
+    let mut found = BTreeSet::new();
+    for loaded in modules.modules() {
+        let module = loaded.module;
+        if !module.has_debug_info() || is_library(module.name()) {
+            continue;
+        }
+        for function in module.functions() {
+            let Some(code) = module.bytes_at(function.start, function.size as usize) else {
+                continue;
+            };
+            for instruction in Decoder::with_ip(64, code, function.start, DecoderOptions::NONE) {
+                if instruction.has_lock_prefix() && found.len() < MANY {
+                    found.insert(instruction.ip().wrapping_add(loaded.bias));
+                }
+            }
+        }
+    }
+    found
+}
+
+fn is_library(name: &str) -> bool {
+    ["lib", "ld-linux"]
+        .iter()
+        .any(|begin| name.starts_with(begin))
 }
 
 /// The instruction behind the one at `pc`, unless that goes elsewhere.
@@ -76,7 +109,7 @@ fn at(
     directory: &Path,
     moments: &[Moment],
     mut look: impl FnMut(&Vm, Moment),
-) -> Result<(), String> {
+) -> Result<Vm, String> {
     let recording = Recording::open(directory).map_err(|error| error.to_string())?;
     let stops: Vec<Instance> = moments
         .iter()
@@ -101,7 +134,7 @@ fn at(
             look(&vm, moment);
         }
     }
-    Ok(())
+    Ok(vm)
 }
 
 /// A switch, and where both threads are at it.
