@@ -322,7 +322,7 @@ impl Hunter<'_> {
         let (mut number, mut id, mut in_a_row) = (0, 0, 0);
         let failing = |met: &[Met]| met.iter().map(|met| met.seen).sum::<u64>();
         loop {
-            let over = Instant::now() >= deadline
+            let over = (Instant::now() >= deadline && self.coverage.runs > 0)
                 || is_interrupted()
                 || failing(&met) >= self.settings.until;
             if over {
