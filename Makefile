@@ -59,6 +59,7 @@ test-all: test
 	scripts/corpus "known accesses" env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test known_accesses
 	scripts/corpus races env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
 	scripts/corpus classes cargo test --release -p deadheat --test classes -- --ignored
+	scripts/corpus hunt cargo test --release -p deadheat --test hunt -- --ignored --nocapture
 	scripts/corpus "damaged debug info" env DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed
 	scripts/corpus "random monitored programs" env DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
 	scripts/corpus "monitored programs" scripts/check-monitored
@@ -77,4 +78,5 @@ bench: build
 	bench/explore/run
 	bench/report
 	bench/sample/run
+	bench/hunt/run
 	bench/ifr/run

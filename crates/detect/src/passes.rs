@@ -1,5 +1,6 @@
 //! The three passes over a recording, one after the other.
 
+use crate::added_lock::AddedLock;
 use crate::engine::{Checker, Engine, HappensBefore};
 use crate::find::{Candidates, Finder};
 use crate::findings::{self, Found, ThreadFacts};
@@ -21,6 +22,8 @@ pub struct Options {
     /// reported as if nothing did. For trying what becomes of false reports
     /// (paper 003, section 6.2).
     pub forget_sync: Vec<String>,
+    /// A lock that the recorded run was kept to, though the program has none.
+    pub added_lock: Option<AddedLock>,
     /// Every access is told to the first pass, also those that translated code
     /// could note by itself: slow, and what that is checked against.
     pub tell_all: bool,
@@ -99,6 +102,9 @@ fn run<C: Checker + 'static>(
     let mut vm = start(recording)?;
     let mut engine = Engine::new(checker, options.happens_before);
     engine.code.forget(&options.forget_sync);
+    if let Some(lock) = &options.added_lock {
+        engine.add_lock(lock.clone());
+    }
     engine.tell_all = options.tell_all;
     vm.observe(Box::new(engine));
     let stop = vm.run(None)?;

@@ -39,12 +39,12 @@ mod witness;
 
 pub use compare::{Bytes, OutputComparison, OutputDifference};
 pub use model::{MemoryModel, SequentialConsistency};
-pub use names::{own_place, place};
+pub use names::{modules, own_frame, own_place, place, stack};
 pub use pair::{Outcome, Pair, Poised};
 pub use paths::{PathSource, Recorded};
 pub use point::{Barrier, Occurrence};
 pub use policy::Schedule;
-pub use run::{Ending, Run};
+pub use run::{Ending, Run, ended, finish, signal_name};
 pub use verdict::{Conclusion, conclude};
 pub use witness::{Replayed, Scripted, Witness, read_evidence, write_evidence};
 

@@ -136,7 +136,8 @@ impl Ending {
     }
 }
 
-fn signal_name(signal: i32) -> String {
+/// `SIGSEGV`, or its number.
+pub fn signal_name(signal: i32) -> String {
     match signal {
         libc::SIGSEGV => "SIGSEGV".into(),
         libc::SIGBUS => "SIGBUS".into(),

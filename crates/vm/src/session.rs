@@ -7,7 +7,7 @@ use crate::machine::{Pace, Vm};
 use crate::record::{
     Files, InputReader, InputWriter, ProcessFacts, Recording, StepReader, StepWriter,
 };
-use crate::schedule::{PolicyName, Random64};
+use crate::schedule::{Policy, PolicyName, Random64};
 use crate::thread::Thread;
 use crate::tree::{Children, Tree};
 use crate::{Error, ProgramError};
@@ -99,13 +99,25 @@ impl Vm {
         program: &Program,
         schedule: ScheduleChoice,
     ) -> Result<Vm, Error> {
+        let policy = schedule.policy.build(schedule.seed, schedule.quantum);
+        Self::record_under(recording, program, schedule.seed, policy)
+    }
+
+    /// The same under a policy of the caller's. `seed` is for what the program
+    /// takes for random.
+    pub fn record_under(
+        recording: &Recording,
+        program: &Program,
+        seed: u64,
+        policy: Box<dyn Policy>,
+    ) -> Result<Vm, Error> {
         let folder = recording.create_process(0)?;
         let io = Io::Record {
             inputs: InputWriter::create(&folder.join("inputs"))?,
             files: Files::create(&recording.directory, 0),
         };
         let pace = Pace::Policy {
-            policy: schedule.policy.build(schedule.seed, schedule.quantum),
+            policy,
             steps: Some(StepWriter::create(&folder.join("schedule"))?),
         };
         ProcessFacts {
@@ -115,7 +127,8 @@ impl Vm {
         .write(&folder)?;
         let mut vm = Vm::new(io, pace)?;
         vm.tree = Some(Tree::new(recording.directory.clone(), Children::All)?);
-        vm.start(program, schedule.seed)?;
+        vm.leave_out(&recording.manifest.left_out);
+        vm.start(program, seed)?;
         Ok(vm)
     }
 
@@ -171,6 +184,7 @@ impl Vm {
         let mut vm = Vm::new(io, pace)?;
         vm.tree = Some(Tree::new(recording.directory.clone(), children)?);
         let manifest = &recording.manifest;
+        vm.leave_out(&manifest.left_out);
         let program = Program {
             path: OsStr::from_bytes(&manifest.program).into(),
             arguments: manifest.arguments.clone(),

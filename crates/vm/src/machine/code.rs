@@ -123,6 +123,7 @@ impl Vm {
                         self.clear_stored_pointers();
                         None
                     }
+                    ExitKind::Hook if self.leaves_out_call() => None,
                     ExitKind::Hook if self.preempts() => Some(SliceEnd::Sequencer),
                     ExitKind::Hook => {
                         self.drain_ring();
@@ -164,7 +165,9 @@ impl Vm {
     /// Ends the slice here, if a policy decides (a followed recording knows
     /// better).
     pub(crate) fn give_way(&mut self, end: SliceEnd) -> Option<SliceEnd> {
-        match self.pace {
+        let here = self.here(end == SliceEnd::Sequencer);
+        match &mut self.pace {
+            Pace::Policy { policy, .. } if here.sequencer => policy.ends_here(&here).then_some(end),
             Pace::Policy { .. } => Some(end),
             Pace::Follow(_) => None,
         }

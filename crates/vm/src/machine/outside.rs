@@ -40,7 +40,7 @@ impl Vm {
                 .as_ref()
                 .is_some_and(|tree| tree.ordered || tree.forked);
             for (id, thread) in &self.threads {
-                if self.is_frozen(*id) || self.is_held(*id) {
+                if self.is_frozen(*id) || self.is_held(*id) || self.policy_holds(*id) {
                     continue;
                 }
                 match &thread.state {
@@ -101,7 +101,9 @@ impl Vm {
                 Some(deadline) if !outside || self.copy.is_some() => {
                     self.let_time_pass(deadline.saturating_sub(now))?;
                 }
+                _ if self.lets_go() => {}
                 _ if self.copy.is_some() => return Ok(runnable),
+                None if self.stops_when_stuck && !outside => return Ok(runnable),
                 deadline => {
                     // Nothing can happen here before the outside moves (or a
                     // timer that runs with it).

@@ -105,7 +105,8 @@ impl Vm {
             check,
         };
         match &mut self.pace {
-            Pace::Policy { steps, .. } => {
+            Pace::Policy { steps, policy } => {
+                policy.ran(slice.thread, slice.done);
                 if let Some(steps) = steps {
                     steps.push(&step)?;
                 }
@@ -205,23 +206,30 @@ impl Vm {
             self.flushed_at = now;
             self.flush_recording()?;
         }
-        self.give_turn(false);
-        let runnable = self.wait_for_runnable()?;
-        if self.ended.is_some() {
-            return Ok(None);
-        }
-        self.take_turn()?;
-        if runnable.is_empty() {
-            return Ok(None);
-        }
-        let last = self.last_slice;
-        let Pace::Policy { policy, .. } = &mut self.pace else {
-            unreachable!("following is handled above");
+        let mut last = self.last_slice;
+        let (mut choice, runnable) = loop {
+            self.give_turn(false);
+            let runnable = self.wait_for_runnable()?;
+            if self.ended.is_some() {
+                return Ok(None);
+            }
+            self.take_turn()?;
+            if runnable.is_empty() {
+                return Ok(None);
+            }
+            let Pace::Policy { policy, .. } = &mut self.pace else {
+                unreachable!("following is handled above");
+            };
+            let choice = policy.choose(&runnable, last.take());
+            if choice.instructions == 0 {
+                // Whoever could run is held.
+                continue;
+            }
+            if policy.is_exact() {
+                return Ok(Some(choice));
+            }
+            break (choice, runnable);
         };
-        let mut choice = policy.choose(&runnable, last);
-        if policy.is_exact() {
-            return Ok(Some(choice));
-        }
         // Where everybody only waits, turns are taken at full length again.
         let patient = self.waits_in_vain <= ROUNDS_OF_WAITING * runnable.len();
         self.context.gives_way = u64::from(runnable.len() > 1 && patient);
