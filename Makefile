@@ -48,7 +48,7 @@ test: build
 # Every corpus runs, whatever became of the one before; each writes its row of
 # docs/results/test-all.md (scripts/corpus says how).
 test-all: test
-	@scripts/need chromium python3-jsonschema dpkg-dev cmake meson ninja-build redis-server redis-tools memcached bzip2
+	@scripts/need chromium python3-jsonschema npm dpkg-dev cmake meson ninja-build redis-server redis-tools memcached bzip2
 	@scripts/corpus --begin
 	scripts/corpus differential env DEADHEAT_DIFFERENTIAL_SECONDS=1800 cargo test --release -p deadheat --test differential -- --nocapture
 	scripts/corpus identity env DEADHEAT_IDENTITY_SEEDS=10 cargo test --release -p deadheat --test identity

@@ -353,6 +353,11 @@ pub fn put_into(
         .iter()
         .map(|(index, fate)| (*index, why_missed(fate, &outcome)))
         .collect();
+    for race in &mut outcome.seen {
+        // What was seen was seen by the vm, whoever named it first.
+        let nothing = || "not ordered by any lock, atomic or join".to_string();
+        race.ordering.get_or_insert_with(nothing);
+    }
     report.races.append(&mut outcome.seen);
     for (index, mut race) in candidates.into_iter().enumerate() {
         if let Some((_, sentence)) = sentences.iter().find(|(missed, _)| *missed == index) {

@@ -626,3 +626,76 @@ fn twins_stay_silent_for_minutes() {
         case.check(&report).unwrap();
     }
 }
+
+/// The sampled race of `then_classify`, made to happen under the vm; none if
+/// sampling was out of luck.
+fn classified(command: &mut Command, report: &Path) -> Option<Value> {
+    let _ = fs::remove_file(report);
+    let output = command.output().unwrap();
+    let text = fs::read_to_string(report).unwrap_or_else(|error| {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        panic!("no report of {command:?}: {error}\n{said}")
+    });
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let race = report["races"].as_array().unwrap().first()?.clone();
+    // A moment is the vm's; the sampler has none.
+    assert!(race["accesses"][0]["moment"].is_string(), "{report:#}");
+    assert_ne!(race["verdict"], "unclassified", "{report:#}");
+    let steered = race["evidence"].as_array().unwrap().iter().any(|one| {
+        one["text"]
+            .as_str()
+            .is_some_and(|text| text.contains("was held until another"))
+    });
+    assert!(steered, "it happens by itself: {report:#}");
+    assert_eq!(report["tool"], "collide");
+    Some(race)
+}
+
+#[test]
+fn what_sampling_caught_is_made_to_happen_under_the_vm_and_classified() {
+    let _turn = turn();
+    let program = Case::read("then_classify").build("then");
+    let report = program.with_extension("json");
+    let sample = || {
+        let mut command = deadheat();
+        command.args(["sample", "--quiet", "--rate", "400", "--then-classify"]);
+        command.arg(format!("--json={}", report.display()));
+        command
+    };
+    let launched =
+        (0..3).find_map(|_| classified(sample().arg("--").arg(&program).arg("5"), &report));
+    assert!(launched.is_some(), "sampling caught nothing, three times");
+
+    // A running process is started once more, as it was started.
+    let attached = (0..3).find_map(|_| {
+        let mut child = Command::new(&program)
+            .arg("8")
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let pid = child.id().to_string();
+        let found = classified(sample().args(["--duration", "6", "--pid", &pid]), &report);
+        let _ = child.kill();
+        let _ = child.wait();
+        found
+    });
+    assert!(attached.is_some(), "sampling caught nothing, three times");
+
+    // Unless its program is no longer there.
+    let gone = program.with_extension("gone");
+    fs::copy(&program, &gone).unwrap();
+    let mut child = Command::new(&gone)
+        .arg("8")
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    fs::remove_file(&gone).unwrap();
+    let pid = child.id().to_string();
+    let output = sample().args(["--pid", &pid]).output().unwrap();
+    let _ = child.kill();
+    let _ = child.wait();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("deleted or replaced since"), "{said}");
+}

@@ -41,10 +41,10 @@ use vm::schedule::Random64;
 const MEETINGS: u32 = 64;
 
 /// Holds of one candidate in one run that nobody came to.
-const IN_VAIN: u32 = 3;
+const IN_VAIN: u32 = 2;
 
 /// The same for all candidates together: with the longest patience below, 64
-/// holds are a billion instructions, a second or two.
+/// holds are 320 million instructions, less than a second.
 const IN_VAIN_ALTOGETHER: u32 = 64;
 
 /// Instructions of a thread after a hold in which it is not held again: it
@@ -52,8 +52,8 @@ const IN_VAIN_ALTOGETHER: u32 = 64;
 const REST: u64 = 100;
 
 /// What the others execute while a thread is held, by attempt: enough for a
-/// thread to start and get somewhere, and twenty times as much.
-const INSTRUCTIONS: [u64; 2] = [1_000_000, 20_000_000];
+/// thread to start and get somewhere, and ten times as much.
+const INSTRUCTIONS: [u64; 2] = [500_000, 5_000_000];
 
 /// Attempts after which every plan, with either patience, has been tried.
 pub const CYCLE: u64 = 6;

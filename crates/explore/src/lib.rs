@@ -25,6 +25,7 @@
 //! do harm in k executions.
 
 mod compare;
+mod locks;
 mod model;
 mod names;
 mod pair;

@@ -2,6 +2,7 @@
 //! 4.4; design: only a difference inside a pair is the race's doing).
 
 use crate::compare::{OutputComparison, OutputDifference};
+use crate::locks::LockCalls;
 use crate::model::MemoryModel;
 use crate::names;
 use crate::policy::Schedule;
@@ -10,10 +11,12 @@ use race::{Event, EventKind, Frame, Moment, Order};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::cell::RefCell;
+use std::ops::Range;
+use std::path::Path;
 use std::rc::Rc;
 use symbols::ModuleMap;
-use vm::context::Registers;
-use vm::observe::{Interest, Observer, SyscallEvent, ThreadEvent};
+use vm::context::{Registers, reg};
+use vm::observe::{AfterHook, Interest, Observer, SyscallEvent, ThreadEvent};
 use vm::snapshot::{CopyError, Limits, Running};
 use vm::{Error, Vm};
 
@@ -201,6 +204,7 @@ fn explain(vm: &mut Vm, plan: &Plan<'_>, pair: &mut Pair, limit: u64) {
                 vm.observe(Box::new(Narrator {
                     told: told.clone(),
                     modules: names::modules(vm),
+                    locks: LockCalls::default(),
                     stop_at,
                 }));
                 if let Some((name, offset)) = window {
@@ -271,10 +275,11 @@ struct Told {
     stack: Vec<Frame>,
 }
 
-/// Notes switches, outputs and one stack.
+/// Notes switches, uses of locks, outputs and one stack.
 struct Narrator {
     told: Rc<RefCell<Told>>,
     modules: Rc<ModuleMap>,
+    locks: LockCalls,
     stop_at: Option<Moment>,
 }
 
@@ -296,6 +301,30 @@ impl Narrator {
 impl Observer for Narrator {
     fn interest(&self) -> Interest {
         Interest::default()
+    }
+
+    fn code_mapped(&mut self, range: Range<u64>, _path: &Path, _offset: u64) -> Vec<u64> {
+        self.locks.functions_in(&self.modules, &range)
+    }
+
+    fn hook(&mut self, moment: Moment, registers: &Registers) -> AfterHook {
+        let (function, lock) = (registers.rip, registers.gpr[reg::RDI]);
+        let (follow, text) = self
+            .locks
+            .called(&self.modules, moment.thread, function, lock);
+        if let Some(text) = text {
+            self.note(moment.thread, EventKind::Release, text, moment);
+        }
+        match follow {
+            true => AfterHook::TellReturn,
+            false => AfterHook::Nothing,
+        }
+    }
+
+    fn returned(&mut self, moment: Moment, _function: u64, _registers: &Registers) {
+        if let Some(text) = self.locks.returned(&self.modules, moment.thread) {
+            self.note(moment.thread, EventKind::Acquire, text, moment);
+        }
     }
 
     fn syscall(&mut self, event: &SyscallEvent, registers: &Registers) {

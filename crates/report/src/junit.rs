@@ -6,7 +6,7 @@
 use crate::Options;
 use crate::options::Color;
 use crate::terminal;
-use crate::words::{between, location, title};
+use crate::words::{between, calling_frame, location, title};
 use race::{LockFinding, Race, Report};
 use std::fmt::Write;
 
@@ -109,7 +109,7 @@ fn lock_case(text: &mut String, finding: &LockFinding) {
     let frame = finding
         .stacks
         .iter()
-        .find_map(|call| call.stack.iter().find(|frame| frame.file.is_some()));
+        .find_map(|call| calling_frame(&call.stack).filter(|frame| frame.file.is_some()));
     let _ = write!(
         text,
         "    <testcase classname=\"deadheat.{}\" name=\"{}\"",

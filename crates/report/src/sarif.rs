@@ -9,7 +9,7 @@
 //! is compact and each stack is in it once), worst races first, and the file
 //! says how many were left out.
 
-use crate::words::{LockKind, lock_kinds};
+use crate::words::{LockKind, calling_frame, lock_kinds};
 use crate::words::{
     access_words, between, earlier, executions, ordering, stack, thread_words, title, value_words,
     verdict_words,
@@ -112,7 +112,7 @@ impl Writer<'_> {
     /// each may be another thread's.
     fn lock_result(&self, finding: &LockFinding) -> Value {
         let first = finding.stacks.first();
-        let place = match first.and_then(|call| call.stack.first()) {
+        let place = match first.and_then(|call| calling_frame(&call.stack)) {
             Some(frame) => self.location(frame, Some(&finding.text)),
             None => self.location(&Frame::default(), Some(&finding.text)),
         };
@@ -138,7 +138,7 @@ impl Writer<'_> {
                     })
                     .collect();
                 json!({
-                    "id": format!("thread {}", call.moment.thread),
+                    "id": format!("thread {}: {}", call.moment.thread, call.what),
                     "message": { "text": call.what },
                     "locations": steps,
                 })
@@ -154,6 +154,7 @@ impl Writer<'_> {
             "level": "warning",
             "message": { "text": sentence_case(&finding.text) },
             "locations": [place],
+            "occurrenceCount": 1,
             "partialFingerprints": {
                 "deadheatLock/v1": lock_fingerprint(finding),
                 "primaryLocationLineHash": format!("{}:1", lock_fingerprint(finding)),
@@ -506,7 +507,7 @@ fn lock_rule(kind: &LockKind) -> Value {
 fn lock_fingerprint(finding: &LockFinding) -> String {
     let mut text = finding.kind.clone();
     for call in &finding.stacks {
-        if let Some(frame) = call.stack.first() {
+        if let Some(frame) = calling_frame(&call.stack) {
             let file = frame
                 .file
                 .as_deref()

@@ -270,6 +270,22 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
+/// Where the program itself called a lock function: the innermost frame that is
+/// not the C library's.
+pub fn calling_frame(stack: &[Frame]) -> Option<&Frame> {
+    let library = |frame: &&Frame| {
+        frame.module.as_deref().is_some_and(|module| {
+            ["libc.", "libpthread", "ld-linux"]
+                .iter()
+                .any(|begin| module.starts_with(begin))
+        })
+    };
+    stack
+        .iter()
+        .find(|frame| !library(frame))
+        .or_else(|| stack.first())
+}
+
 /// A way to use a lock wrongly.
 pub struct LockKind {
     /// As in `LockFinding::kind`.

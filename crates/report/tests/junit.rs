@@ -56,7 +56,7 @@ fn word_for_word() {
     let xml = report::junit(&report, &fails);
     golden("mixed.junit.xml", &xml);
     assert!(well_formed(&xml));
-    assert!(xml.contains("tests=\"4\" failures=\"2\" errors=\"0\" skipped=\"1\""));
+    assert!(xml.contains("tests=\"5\" failures=\"2\" errors=\"0\" skipped=\"1\""));
 }
 
 #[test]

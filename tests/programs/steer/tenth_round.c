@@ -20,11 +20,11 @@ static void pass(void) {
     pthread_mutex_unlock(&lock);
 }
 
-__attribute__((noinline)) static void put(int *cell, int value) {
+__attribute__((noipa)) static void put(int *cell, int value) {
     *cell = value; // RACE write
 }
 
-__attribute__((noinline)) static int get(int *cell) {
+__attribute__((noipa)) static int get(int *cell) {
     return *cell; // RACE read
 }
 
