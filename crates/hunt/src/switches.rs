@@ -141,7 +141,7 @@ impl Directed {
         self.executed.get(&thread).copied().unwrap_or(0)
     }
 
-    fn to_the_back(&mut self, thread: u32) {
+    fn put_last(&mut self, thread: u32) {
         self.queue.retain(|other| *other != thread);
         self.queue.push(thread);
     }
@@ -199,12 +199,12 @@ impl Directed {
             .and_then(|switches| switches.remove(&count));
         match to {
             Some(to) => {
-                self.to_the_back(thread);
+                self.put_last(thread);
                 self.held = Some((thread, to, PATIENCE));
             }
             None if end == SliceEnd::Yielded || self.in_a_row(thread) >= TURN => {
                 self.row = (0, 0);
-                self.to_the_back(thread);
+                self.put_last(thread);
             }
             None => {}
         }

@@ -178,6 +178,7 @@ fn removed(answer: &Answer, lines: &Lines, arguments: &Arguments) -> Result<Told
             &one.recording,
             &arguments.explore,
             exploration::SCHEDULES,
+            None,
         )?;
         for race in mine.races {
             left.remove(&race.fingerprint.0);

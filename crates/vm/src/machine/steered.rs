@@ -267,10 +267,8 @@ impl Vm {
         self.break_off_slice();
         // Whoever asks for this thread means its next instruction, also where
         // slices may end.
-        let next = Moment::new(thread, self.executed(thread));
-        if let Some(copy) = &mut self.copy {
-            copy.preempted = Some(next);
-        }
+        let next = self.executed(thread);
+        self.preempted.insert(thread, next);
         let slice = self.begin_slice(Choice {
             thread,
             instructions,
