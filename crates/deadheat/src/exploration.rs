@@ -2,7 +2,7 @@
 //! into the report.
 
 use crate::commands::Failure;
-use explore::{Conclusion, Occurrence, Recorded, Settings, Subject, Witness};
+use explore::{Checks, Conclusion, Occurrence, Recorded, Settings, Subject, Witness};
 use race::{AccessKind, Evidence, Race, Report, Verdict};
 use std::ffi::OsString;
 use std::path::Path;
@@ -26,6 +26,20 @@ pub struct ExploreOptions {
     /// Seed of the schedules after the race
     #[arg(long, default_value_t = 0, value_name = "N")]
     explore_seed: u64,
+    /// What must always be true of the program's variables, for instance
+    /// 'stats.used <= len(slots)': checked when a thread that has written to
+    /// one of them next unlocks, posts or ends; with @write in front after
+    /// every write. Globals, fields, elements by their names in the debug info
+    #[arg(long, value_name = "EXPR")]
+    invariant: Vec<String>,
+    /// Functions of an allocator of the program's own, for instance
+    /// alloc=pool_get:2,free=pool_put:2 (the argument that is the size, or the
+    /// block, counted from 1; `alloc=node_new:=32` for blocks of one size)
+    #[arg(long, value_name = "FUNCTIONS")]
+    allocator: Vec<String>,
+    /// Do not look for memory errors on the heap
+    #[arg(long)]
+    no_heap: bool,
 }
 
 impl ExploreOptions {
@@ -37,10 +51,35 @@ impl ExploreOptions {
             "--explore-seed".to_string(),
             self.explore_seed.to_string(),
         ];
+        for invariant in &self.invariant {
+            words.extend(["--invariant".to_string(), invariant.clone()]);
+        }
+        for allocator in &self.allocator {
+            words.extend(["--allocator".to_string(), allocator.clone()]);
+        }
+        if self.no_heap {
+            words.push("--no-heap".to_string());
+        }
         if let Some(seconds) = self.budget {
             words.extend(["--budget".to_string(), seconds.to_string()]);
         }
         words.into_iter().map(OsString::from).collect()
+    }
+
+    fn checks(&self) -> Checks {
+        Checks {
+            heap: !self.no_heap,
+            allocators: self.allocator.clone(),
+            invariants: self.invariant.clone(),
+        }
+    }
+
+    /// Says what is wrong with invariants and allocators before anything is
+    /// run.
+    pub fn verify(&self, program: &Path) -> Result<(), Failure> {
+        self.checks()
+            .verify(program)
+            .map_err(|error| Failure::usage(error.to_string()))
     }
 
     fn settings(&self, schedules: u32) -> Settings {
@@ -81,15 +120,29 @@ pub fn classify(
             source: Box::new(Recorded(occurrences(race))),
         })
         .collect();
-    let explored = explore::explore(&recording, &subjects, settings).map_err(failure)?;
+    let checks = options.checks();
+    let explored = explore::explore(&recording, &subjects, settings, &checks).map_err(failure)?;
     let mut witnesses: Vec<Witness> = Vec::new();
     let mut unlooked = 0;
+    let mut errors: Vec<race::ErrorFinding> = Vec::new();
     for (race, looked) in report.races.iter_mut().zip(&explored.looked) {
         match explore::conclude(looked, settings.schedules) {
-            Some(conclusion) => tell(race, conclusion, directory, &mut witnesses),
+            Some(mut conclusion) => {
+                for error in conclusion.common_errors.drain(..) {
+                    let known = errors
+                        .iter()
+                        .any(|known| known.kind == error.kind && known.text == error.text);
+                    if !known {
+                        errors.push(error);
+                    }
+                }
+                tell(race, conclusion, directory, &mut witnesses);
+            }
             None => unlooked += 1,
         }
     }
+    report.errors = errors;
+    report.not_checked.extend(explored.not_checked);
     explore::write_evidence(&recording, &mut witnesses).map_err(failure)?;
     if explored.cut_short {
         report.not_checked.push(format!(
@@ -152,6 +205,7 @@ fn tell(race: &mut Race, conclusion: Conclusion, directory: &Path, witnesses: &m
     race.schedules = Some(conclusion.schedules);
     race.memory_model = Some("sc".to_string());
     race.explanation = Some(conclusion.explanation);
+    race.errors = conclusion.errors;
     // What the states differ in stays behind what the program shows.
     let mut differences = conclusion.differences;
     differences.append(&mut race.differences);
@@ -160,8 +214,8 @@ fn tell(race: &mut Race, conclusion: Conclusion, directory: &Path, witnesses: &m
         race.orders = conclusion.orders;
     }
     for label in conclusion.labels {
-        if !race.labels.iter().any(|known| known == label) {
-            race.labels.push(label.to_string());
+        if !race.labels.contains(&label) {
+            race.labels.push(label);
         }
     }
     let id = race.evidence.iter().map(|evidence| evidence.id).max();
@@ -205,6 +259,16 @@ pub fn show_evidence(recording: &Recording, number: u32) -> Result<i32, Failure>
         println!("{name}: the program {}", run.ending.describe());
         for (depth, frame) in run.ending.stack().iter().enumerate() {
             println!("    #{depth:<2} {}", explore::place(frame));
+        }
+        for finding in &run.findings {
+            let error = finding.reported();
+            println!("  {}: {}", error.kind.replace('-', " "), error.text);
+            for call in &error.stacks {
+                println!("    thread {} {}:", call.moment.thread, call.what);
+                for (depth, frame) in call.stack.iter().enumerate() {
+                    println!("      #{depth:<2} {}", explore::place(frame));
+                }
+            }
         }
         for output in &run.outputs {
             let bytes = output.bytes(0, 2000);

@@ -5,11 +5,12 @@
 //! the last instruction (paper 003, section 4.7). They are kept in the
 //! recording's directory, `evidence.json`, numbered from 1.
 
+use crate::consequence::{Checks, Finding, Watching};
 use crate::pair::{self, Plan};
 use crate::point;
 use crate::run::{self, Ending, Run};
 use crate::{
-    Bytes, Error, Looked, Occurrence, OutputComparison, Pair, Poised, Schedule,
+    Bytes, Error, Looked, Occurrence, Outcome, OutputComparison, Pair, Poised, Schedule,
     SequentialConsistency,
 };
 use race::Moment;
@@ -46,6 +47,11 @@ pub struct Witness {
     pub limit: u64,
     /// What was seen, in words.
     pub seen: String,
+    /// What was watched, and what of it was seen to be wrong.
+    #[serde(default)]
+    pub checks: Checks,
+    #[serde(default)]
+    pub error: Option<Finding>,
 }
 
 /// What running a witness again gave.
@@ -57,6 +63,11 @@ pub struct Replayed {
     /// It did the same again.
     pub still_there: bool,
     pub seen: String,
+}
+
+/// The race point, with what is watched from there on.
+pub struct Approached {
+    watching: Option<Watching>,
 }
 
 impl Witness {
@@ -73,6 +84,14 @@ impl Witness {
             racy: looked.racy.clone(),
             limit: looked.limit,
             seen,
+            checks: looked.checks.clone(),
+            error: match &pair.outcome {
+                Outcome::Violation {
+                    ending: Ending::Erred(error),
+                    ..
+                } => Some(error.as_ref().clone()),
+                _ => None,
+            },
         }
     }
 
@@ -86,6 +105,8 @@ impl Witness {
             racy: Vec::new(),
             limit: looked.limit,
             seen: ending.describe(),
+            checks: Checks::default(),
+            error: None,
         }
     }
 
@@ -131,24 +152,35 @@ impl Witness {
         words
     }
 
-    /// Brings a replay, which is made a copy, to the race point. False if it
+    /// Brings a replay, which is made a copy, to the race point. None if it
     /// is not reached: the recording is another one.
-    pub fn approach(&self, vm: &mut Vm, inputs: InputIndex) -> Result<bool, vm::Error> {
+    pub fn approach(
+        &self,
+        vm: &mut Vm,
+        recording: &Recording,
+        inputs: InputIndex,
+    ) -> Result<Option<Approached>, vm::Error> {
         vm.know_inputs(Rc::new(inputs));
+        let watching = Watching::begin(vm, &self.checks, recording)?;
         let first = self.occurrence.instance.first;
         let there = matches!(vm.run(Some(first))?, Stop::Reached(_))
             && vm.executed(first.thread) == first.count;
         if !there {
-            return Ok(false);
+            return Ok(None);
         }
         vm.detach(Limits {
             instructions: u64::MAX / 2,
             ..Limits::default()
         })?;
-        if self.play == Play::Held {
-            return Ok(true);
+        if self.play != Play::Held {
+            if !point::reach(vm, self.occurrence, self.second, self.limit)? {
+                return Ok(None);
+            }
+            if let Some(watching) = &watching {
+                watching.judge(vm);
+            }
         }
-        point::reach(vm, self.occurrence, self.second, self.limit)
+        Ok(Some(Approached { watching }))
     }
 
     /// From the race point: makes the accesses in this order and sets the
@@ -177,14 +209,15 @@ impl Witness {
         let answer = vm::snapshot::isolated(|| {
             let mut vm = Vm::replay(recording)?;
             vm.mute();
-            if !witness.approach(&mut vm, index)? {
+            let Some(approached) = witness.approach(&mut vm, recording, index)? else {
                 return Ok(None);
-            }
+            };
             let plan = Plan {
                 poised: witness.poised(),
                 racy: &witness.racy,
                 comparison: &Bytes,
                 model: &SequentialConsistency,
+                watching: approached.watching.as_ref(),
             };
             let mut run = |swapped: bool| {
                 let limits = Limits {
@@ -194,11 +227,14 @@ impl Witness {
                 let copy = vm.copy(limits, |vm| {
                     pair::play(vm, &plan, swapped, witness.schedule, witness.limit)
                 });
-                match copy.and_then(|running| running.join()) {
+                let mut run = match copy.and_then(|running| running.join()) {
                     Ok(Ok(run)) => run,
                     Ok(Err(why)) => Run::lost(why),
                     Err(error) => Run::lost(error.to_string()),
-                }
+                };
+                let (schedule, limit) = (witness.schedule, witness.limit);
+                pair::tell_findings(&mut vm, &plan, swapped, schedule, limit, &mut run);
+                run
             };
             Ok(Some(match witness.play {
                 Play::Held => {
@@ -218,14 +254,21 @@ impl Witness {
                             instructions: 0,
                             outputs: vm.captured(),
                             inputs: 0,
+                            findings: Vec::new(),
                         }),
                     }
                 }
                 Play::Order { swapped } => {
                     let one = run(swapped);
+                    let again = witness.error.as_ref().and_then(|error| {
+                        one.findings.iter().find(|finding| finding.is_same(error))
+                    });
                     Replayed {
-                        still_there: one.ending.violation().is_some(),
-                        seen: one.ending.describe(),
+                        still_there: match witness.error {
+                            Some(_) => again.is_some(),
+                            None => one.ending.violation().is_some(),
+                        },
+                        seen: again.map_or_else(|| one.ending.describe(), Finding::describe),
                         recorded: (!swapped).then(|| one.clone()),
                         swapped: swapped.then_some(one),
                     }

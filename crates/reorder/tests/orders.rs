@@ -39,6 +39,7 @@ fn record(folder: &Path, program: &Path) -> Recording {
         schedule: "random".into(),
         seed: schedule.seed,
         quantum: schedule.quantum,
+        guard: None,
     };
     let directory = folder.join("recording");
     let recording = Recording::create(&directory, manifest).unwrap();

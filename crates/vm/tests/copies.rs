@@ -33,6 +33,7 @@ fn manifest(program: &Program) -> Manifest {
         schedule: "random".into(),
         seed: 0,
         quantum: vm::DEFAULT_QUANTUM,
+        guard: None,
     }
 }
 

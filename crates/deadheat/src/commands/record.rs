@@ -111,6 +111,7 @@ pub fn create(
             schedule: schedule.policy.to_string(),
             seed: schedule.seed,
             quantum: schedule.quantum,
+            guard: None,
         },
     )?)
 }

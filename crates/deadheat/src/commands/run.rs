@@ -19,7 +19,9 @@ use vm::{Program, ScheduleChoice, Stop, Vm};
 #[command(after_help = "\
 Examples:
   deadheat run -- ./prog arg               the races of one run
-  deadheat run --output rec -- ./prog      and keep the recording in rec")]
+  deadheat run --output rec -- ./prog      and keep the recording in rec
+  deadheat run --invariant 'used <= len(slots)' -- ./prog
+                                           does a race break what must always hold?")]
 pub struct Arguments {
     /// Directory for the recording [default: in the store]
     #[arg(short, long, value_name = "DIR")]
@@ -108,6 +110,7 @@ pub fn with_threads(program: &Program, number: u64) -> Program {
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let program = record::program(&arguments.command)?;
+    arguments.explore.verify(&program.path)?;
     let reporting = arguments.report.prepare(Stream::Stderr)?;
     let words: Vec<String> = arguments
         .command

@@ -126,10 +126,12 @@ impl Vm {
                     ExitKind::Hook if self.preempts() => Some(SliceEnd::Sequencer),
                     ExitKind::Hook => {
                         self.drain_ring();
-                        self.hooked();
-                        host = self.cache.block(exit.block).after_hook;
-                        self.break_again(broken);
-                        continue;
+                        if self.hooked() {
+                            host = self.cache.block(exit.block).after_hook;
+                            self.break_again(broken);
+                            continue;
+                        }
+                        None
                     }
                     ExitKind::Complex => {
                         self.drain_ring();

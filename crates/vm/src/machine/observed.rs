@@ -137,8 +137,8 @@ impl Vm {
     }
 
     /// Control reached an address an observer asked for, or returned from
-    /// there.
-    pub(super) fn hooked(&mut self) {
+    /// there. False if it went elsewhere: the call is not made.
+    pub(super) fn hooked(&mut self) -> bool {
         let moment = self.moment();
         let regs = self.context.regs;
         let stack = regs.gpr[reg::RSP];
@@ -160,14 +160,26 @@ impl Vm {
             }
         }
         if !self.entries.contains(&regs.rip) {
-            return;
+            return true;
         }
-        let mut follow = false;
+        let (mut follow, mut skip) = (false, false);
         for observer in &mut self.observers {
-            follow |= observer.hook(moment, &regs) == AfterHook::TellReturn;
+            match observer.hook(moment, &regs) {
+                AfterHook::Nothing => {}
+                AfterHook::TellReturn => follow = true,
+                AfterHook::SkipCall => skip = self.copy.is_some(),
+            }
         }
         self.take_more_hooks();
-        if follow && let Ok(back) = memory::get::<u64>(stack) {
+        let Ok(back) = memory::get::<u64>(stack) else {
+            return true;
+        };
+        if skip {
+            self.context.regs.rip = back;
+            self.context.regs.gpr[reg::RSP] = stack + 8;
+            return false;
+        }
+        if follow {
             self.returns.push(PendingReturn {
                 thread,
                 stack: stack + 8,
@@ -176,6 +188,7 @@ impl Vm {
             });
             self.add_hook(back);
         }
+        true
     }
 
     pub(crate) fn tell_unmapped(&mut self, range: std::ops::Range<u64>) {

@@ -75,6 +75,9 @@ pub enum AfterHook {
     Nothing,
     /// Tell me when this function returns.
     TellReturn,
+    /// In a copy: the call returns at once, without being made. Anywhere else
+    /// nothing, because an observer never changes a recorded execution.
+    SkipCall,
 }
 
 /// Receives the events of an execution in their one total order.

@@ -109,6 +109,9 @@ pub struct Manifest {
     pub schedule: String,
     pub seed: u64,
     pub quantum: u64,
+    /// Bytes added to every block that an allocator is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<u64>,
 }
 
 /// Byte strings as JSON text where they are UTF-8, else as arrays of numbers:
@@ -176,6 +179,12 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// The program that was recorded.
+    pub fn program_path(&self) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        std::ffi::OsStr::from_bytes(&self.manifest.program).into()
+    }
+
     pub fn create(directory: &Path, manifest: Manifest) -> Result<Self, RecordError> {
         let mut builder = fs::DirBuilder::new();
         builder.mode(0o700);
