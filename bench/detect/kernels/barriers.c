@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-enum { CELLS = 1 << 15, SWEEPS = 60 };
+enum { CELLS = 1 << 15, SWEEPS = 3000 };
 static double grid[2][CELLS];
 static pthread_barrier_t barrier;
 static long threads;

@@ -8,7 +8,7 @@ static struct {
 } buckets[64];
 static void *work(void *seed) {
     unsigned long state = (unsigned long)seed * 7919 + 1;
-    for (int i = 0; i < 60000; i++) {
+    for (int i = 0; i < 1000000; i++) {
         state = state * 6364136223846793005UL + 1442695040888963407UL;
         int index = state >> 58;
         pthread_mutex_lock(&buckets[index].lock);

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-enum { ROOM = 16, ITEMS = 12000, BLOCK = 512 };
+enum { ROOM = 16, ITEMS = 200000, BLOCK = 512 };
 static char *slots[ROOM];
 static int used, put_at, take_at, taken, threads;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 static volatile long counts[128];
 static void *work(void *number) {
-    for (int i = 0; i < 1500000; i++)
+    for (int i = 0; i < 60000000; i++)
         counts[(long)number]++;
     return 0;
 }

@@ -61,6 +61,11 @@ impl VectorClock {
         self.ticks.get(usize::from(slot)).copied().unwrap_or(0)
     }
 
+    /// One clock per slot; slots beyond are at zero.
+    pub fn ticks(&self) -> &[u64] {
+        &self.ticks
+    }
+
     pub fn set(&mut self, slot: Slot, tick: u64) {
         let index = usize::from(slot);
         if index >= self.ticks.len() {

@@ -19,6 +19,7 @@ use crate::source::Sources;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
+use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
@@ -66,10 +67,10 @@ pub struct Code {
     /// Writable memory of the C library's own, with the code it belongs to:
     /// the linker maps data over the file after the code.
     library_data: Vec<(Range<u64>, Range<u64>)>,
-    hooks: HashMap<u64, Known>,
+    hooks: FxHashMap<u64, Known>,
     /// Granules of static memory of a statically linked program: the C
     /// library's or not.
-    static_data: HashMap<u64, bool>,
+    static_data: FxHashMap<u64, bool>,
     /// Modules that use stand-alone fences: there a relaxed access can be one
     /// half of an edge.
     fences: HashMap<std::path::PathBuf, bool>,
@@ -86,8 +87,8 @@ impl Default for Code {
             forgotten: Vec::new(),
             facts: vec![Facts::default(); CACHE],
             library_data: Vec::new(),
-            hooks: HashMap::new(),
-            static_data: HashMap::new(),
+            hooks: FxHashMap::default(),
+            static_data: FxHashMap::default(),
             fences: HashMap::new(),
             sources: Sources::default(),
             info: InstructionInfoFactory::new(),

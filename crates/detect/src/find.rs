@@ -8,13 +8,14 @@
 //! only ever takes races away, so no race is lost between the passes.
 
 use crate::clock::Epoch;
-use crate::engine::{Access, Checker, Meaning, Thread};
+use crate::engine::{Access, Checker, LockEvent, Meaning, Thread};
 use crate::heap::Heap;
+use crate::locks::Locks;
 use crate::shadow::{Shadow, ShadowError, pieces};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
-use vm::observe::known::Compare;
+use vm::observe::known::{Compare, Present};
 
 /// Granules with racy bytes kept; what lies beyond is counted.
 const LIMIT: usize = 1 << 20;
@@ -29,12 +30,21 @@ pub struct Candidates {
     pub words: Vec<u64>,
     /// Racy granules beyond the limit.
     pub left_out: u64,
+    pub lock_problems: usize,
 }
 
 pub struct Finder {
     shadow: Shadow,
     pub candidates: Candidates,
     words: rustc_hash::FxHashMap<u64, ()>,
+    locks: Locks,
+}
+
+impl Candidates {
+    /// There is nothing a second look could find.
+    pub fn is_empty(&self) -> bool {
+        self.racy.is_empty() && self.lock_problems == 0
+    }
 }
 
 impl Finder {
@@ -43,10 +53,12 @@ impl Finder {
             shadow: Shadow::for_translated_code()?,
             candidates: Candidates::default(),
             words: rustc_hash::FxHashMap::default(),
+            locks: Locks::default(),
         })
     }
 
     pub fn finish(mut self) -> Candidates {
+        self.candidates.lock_problems = self.locks.problems.len();
         self.candidates.words = self.words.into_keys().collect();
         self.candidates
     }
@@ -63,8 +75,14 @@ impl Checker for Finder {
         self.shadow.is_known(address >> 3, mask, write, epoch)
     }
 
-    fn known_by(&self, epoch: Epoch) -> Compare {
-        Compare::Epoch(epoch.0)
+    fn known_by(&self, thread: &Thread) -> Compare {
+        let ticks = thread.clock.ticks();
+        Compare::Epoch(Present {
+            epoch: thread.epoch.0,
+            clock: ticks.as_ptr(),
+            slots: ticks.len(),
+            enters: thread.inside == 0,
+        })
     }
 
     fn is_exact(&self) -> bool {
@@ -104,7 +122,12 @@ impl Checker for Finder {
     fn synchronised(&mut self, address: u64, size: u32) {
         for piece in pieces(address, u64::from(size)) {
             self.words.entry(piece.granule).or_default();
+            self.shadow.ask_always(piece.granule);
         }
+    }
+
+    fn lock(&mut self, event: LockEvent<'_>) {
+        self.locks.note(event);
     }
 
     fn clear(&mut self, range: Range<u64>) {

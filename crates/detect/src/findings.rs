@@ -6,7 +6,8 @@
 //! first of them listed.
 
 use crate::engine::LockKind;
-use crate::history::{INSTANCES_KEPT, LockProblem, LockProblemKind, Pair, Side};
+use crate::history::{INSTANCES_KEPT, Pair, Side};
+use crate::locks::{LockProblem, LockProblemKind};
 use crate::scene::{Scene, Wanted};
 use race::{
     Access, AccessKind, Evidence, Frame, LockCall, LockFinding, Moment, Place, Race, Report, Site,

@@ -13,10 +13,11 @@ use crate::clock::Epoch;
 use crate::engine::{Access, Checker, LockEvent, LockKind, Meaning, Thread};
 use crate::find::Candidates;
 use crate::heap::{Block, Heap};
+use crate::locks::Locks;
 use crate::shadow::{ShadowError, Watch, pieces};
 use race::{AccessKind, Instance, Moment};
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 use vm::observe::known::Compare;
 
@@ -64,23 +65,6 @@ pub struct Pair {
     pub block: Option<(u64, u64, Moment, u64)>,
 }
 
-/// A lock used against its rules, or in an order that can deadlock.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct LockProblem {
-    pub what: LockProblemKind,
-    pub locks: Vec<u64>,
-    /// Where it happened and what it conflicts with.
-    pub at: Vec<(Moment, u64)>,
-    pub owner: Option<u32>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum LockProblemKind {
-    OrderInversion,
-    UnlockNotHeld,
-    DestroyHeld,
-}
-
 #[derive(Debug, Clone)]
 struct Past {
     side: Side,
@@ -91,17 +75,6 @@ struct Past {
     meaning: Meaning,
 }
 
-/// An order in which two locks were taken: the first held while the second
-/// was taken.
-#[derive(Debug, Clone)]
-struct LockOrder {
-    thread: u32,
-    first: (Moment, u64),
-    second: (Moment, u64),
-    /// Other locks held, which may guard the inversion.
-    others: HashSet<u64>,
-}
-
 pub struct Historian {
     racy: HashMap<u64, u8>,
     /// Racy granules and those of locked instructions, sorted.
@@ -110,9 +83,7 @@ pub struct Historian {
     past: HashMap<u64, Vec<Past>>,
     pub pairs: HashMap<(u64, AccessKind, u64, AccessKind), Pair>,
     pub pairs_left_out: u64,
-    orders: HashMap<(u64, u64), Vec<LockOrder>>,
-    pub lock_problems: Vec<LockProblem>,
-    seen_problems: HashSet<(LockProblemKind, u64, u64)>,
+    pub locks: Locks,
 }
 
 impl Historian {
@@ -132,9 +103,7 @@ impl Historian {
             past: HashMap::new(),
             pairs: HashMap::new(),
             pairs_left_out: 0,
-            orders: HashMap::new(),
-            lock_problems: Vec::new(),
-            seen_problems: HashSet::new(),
+            locks: Locks::default(),
         })
     }
 
@@ -192,59 +161,6 @@ impl Historian {
             pair.instances.push(instance);
         }
     }
-
-    fn problem(&mut self, problem: LockProblem) {
-        let one = problem.locks.first().copied().unwrap_or(0);
-        let other = problem.locks.get(1).copied().unwrap_or(0);
-        if self
-            .seen_problems
-            .insert((problem.what, one.min(other), one.max(other)))
-        {
-            self.lock_problems.push(problem);
-        }
-    }
-
-    /// A lock is taken while others are held: notes the order and looks for
-    /// the opposite one by another thread.
-    fn taking(&mut self, thread: &Thread, address: u64, at: (Moment, u64)) {
-        for held in &thread.held {
-            let order = LockOrder {
-                thread: thread.number,
-                first: (held.moment, held.order),
-                second: at,
-                others: thread
-                    .held
-                    .iter()
-                    .map(|other| other.address)
-                    .filter(|other| *other != held.address)
-                    .collect(),
-            };
-            let opposite = self
-                .orders
-                .get(&(address, held.address))
-                .into_iter()
-                .flatten()
-                .find(|known| {
-                    known.thread != order.thread && known.others.is_disjoint(&order.others)
-                })
-                .cloned();
-            if let Some(known) = opposite {
-                self.problem(LockProblem {
-                    what: LockProblemKind::OrderInversion,
-                    locks: vec![held.address, address],
-                    at: vec![order.first, order.second, known.first, known.second],
-                    owner: None,
-                });
-            }
-            let orders = self.orders.entry((held.address, address)).or_default();
-            let known = orders
-                .iter()
-                .any(|known| known.thread == order.thread && known.others == order.others);
-            if !known && orders.len() < 64 {
-                orders.push(order);
-            }
-        }
-    }
 }
 
 /// Neither access can be told from an atomic one.
@@ -272,7 +188,7 @@ impl Checker for Historian {
             .is_none_or(|granule| *granule > last)
     }
 
-    fn known_by(&self, _epoch: Epoch) -> Compare {
+    fn known_by(&self, _thread: &Thread) -> Compare {
         Compare::Zero
     }
 
@@ -387,37 +303,6 @@ impl Checker for Historian {
     }
 
     fn lock(&mut self, event: LockEvent<'_>) {
-        match event {
-            LockEvent::Locking {
-                thread,
-                address,
-                moment,
-                order,
-            } => self.taking(thread, address, (moment, order)),
-            LockEvent::NotHeld {
-                address,
-                owner,
-                moment,
-                order,
-                ..
-            } => self.problem(LockProblem {
-                what: LockProblemKind::UnlockNotHeld,
-                locks: vec![address],
-                at: vec![(moment, order)],
-                owner,
-            }),
-            LockEvent::DestroyedHeld {
-                address,
-                owner,
-                moment,
-                order,
-                ..
-            } => self.problem(LockProblem {
-                what: LockProblemKind::DestroyHeld,
-                locks: vec![address],
-                at: vec![(moment, order)],
-                owner: Some(owner),
-            }),
-        }
+        self.locks.note(event);
     }
 }

@@ -23,6 +23,7 @@ mod golang;
 mod heap;
 mod history;
 mod known;
+mod locks;
 mod passes;
 mod scene;
 mod source;

@@ -21,6 +21,9 @@ pub struct Options {
     /// reported as if nothing did. For trying what becomes of false reports
     /// (paper 003, section 6.2).
     pub forget_sync: Vec<String>,
+    /// Every access is told to the first pass, also those that translated code
+    /// could note by itself: slow, and what that is checked against.
+    pub tell_all: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +93,7 @@ fn replay<C: Checker + 'static>(
     let mut vm = Vm::replay(recording)?;
     let mut engine = Engine::new(checker, options.happens_before);
     engine.code.forget(&options.forget_sync);
+    engine.tell_all = options.tell_all;
     vm.observe(Box::new(engine));
     let stop = vm.run(None)?;
     let observer = vm.take_observers().pop().ok_or(PassError::Lost)?;
@@ -142,10 +146,15 @@ fn second_pass(
         })
         .collect();
     let checker = engine.checker;
+    let mut pairs: Vec<_> = checker.pairs.into_values().collect();
+    pairs.sort_by_key(|pair| {
+        let [one, other] = &pair.sides;
+        (other.order, one.order, one.pc, other.pc, pair.address)
+    });
     Ok(Found {
-        pairs: checker.pairs.into_values().collect(),
+        pairs,
         pairs_left_out: checker.pairs_left_out,
-        lock_problems: checker.lock_problems,
+        lock_problems: checker.locks.problems,
         threads,
     })
 }
@@ -258,6 +267,9 @@ pub fn detect(directory: &Path, options: &Options) -> Result<Report, Error> {
     report.exit.program = first.program;
     report.not_checked = first.not_checked;
     let candidates = first.candidates;
+    if candidates.is_empty() {
+        return Ok(report);
+    }
     let found = in_child(|| second_pass(&recording, candidates, options))?;
     if !found.pairs.is_empty() || !found.lock_problems.is_empty() {
         let wanted = findings::wanted(&found);

@@ -5,14 +5,17 @@
 //! `Epoch` with a mask of the bytes touched, and the epoch before each of them.
 //! Where two do not do (threads read or wrote different bytes) the word has a
 //! note that a table has others; where an atomic access was made it names a
-//! list of epochs instead. Nothing is ever thrown away while it could matter,
-//! so the shadow is byte-exact (unlike TSan's four cells); FastTrack's rule
-//! keeps lists short: an access replaces what happened before it.
+//! list of epochs instead. Nothing is ever thrown away while it could matter
+//! (unlike TSan's four cells); FastTrack's rule keeps lists short: an access
+//! replaces what happened before it. The word before may hold bytes of two
+//! epochs of a thread under the later one: the shadow says no race too few, and
+//! what it says too much the second pass refutes.
 //!
 //! A write also enters the read word, so one comparison decides either fast
 //! path: `(word ^ current) & (!0xff | mask) == 0` where `current` is the
 //! thread's epoch with all mask bits set. That is the check translated code
-//! does inline (`vm::observe::known`). Address bits do not keep their places (the shadow is four
+//! does inline (`vm::observe::known`), which also notes accesses itself where all
+//! words are the thread's own. Address bits do not keep their places (the shadow is four
 //! times as large as memory), so 4 KiB aliasing between data and shadow is rare.
 //!
 //! Addresses are folded to 40 bits: the vm places guest memory, and no two
@@ -316,6 +319,12 @@ impl Shadow {
             bytes |= before.mask();
             before = before.with_mask(0);
         }
+        // Two earlier epochs of one thread go under the later one: that may
+        // add a candidate, never lose one.
+        if rest != 0 && before.slot() == known.slot() && before.mask() != 0 {
+            rest |= before.mask();
+            before = before.with_mask(0);
+        }
         let mut note = word & NOTE;
         if note != 0 || (rest != 0 && before.mask() != 0 && !before.same_time(known)) {
             let others = self.others.entry((granule, which)).or_default();
@@ -400,12 +409,7 @@ impl Shadow {
             racy |= self.check(piece, READ, clock);
         }
         if self.atomics_of(granule).is_none() {
-            // From now on plain accesses here always come to the slow path,
-            // which may find that they synchronise.
-            for which in [READ, WRITE] {
-                let epochs = self.epochs(granule, which);
-                self.store_list(granule, which, epochs);
-            }
+            self.ask_always(granule);
         }
         let atomics = self.atomics.entry(granule).or_default();
         // Atomic accesses by the same thread or before this one say nothing
@@ -415,6 +419,17 @@ impl Shadow {
         });
         atomics.push((current.with_mask(mask), write));
         racy
+    }
+
+    /// From now on plain accesses here always come to the slow path, which may
+    /// find that they synchronise.
+    pub fn ask_always(&mut self, granule: u64) {
+        for which in [READ, WRITE] {
+            if self.words.get(granule, which) & MANY != MANY {
+                let epochs = self.epochs(granule, which);
+                self.store_list(granule, which, epochs);
+            }
+        }
     }
 
     fn atomics_of(&self, granule: u64) -> Option<&[(Epoch, bool)]> {

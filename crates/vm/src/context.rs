@@ -123,7 +123,16 @@ context_offsets! {
     KNOWN_WORD = known.word;
     KNOWN_MARKED = known.marked;
     KNOWN_STALE = known.stale;
+    KNOWN_OWN = known.own;
+    KNOWN_CLOCK = known.clock;
+    KNOWN_SLOTS = known.slots;
     KNOWN_FOLD = known.fold;
+    KNOWN_ADDRESS = known.address;
+    KNOWN_SIZE = known.size;
+    KNOWN_BACK = known.back;
+    KNOWN_SAVED = known.saved;
+    KNOWN_NOTE_READ = known.note_read;
+    KNOWN_NOTE_WRITE = known.note_write;
     KNOWN_MASKS = known.masks;
     TARGET = target;
     HOST_RSP = host_rsp;
@@ -158,8 +167,16 @@ global_asm!(
     "mov eax, gs:[{xsave_mask}]",
     "mov edx, gs:[{xsave_mask} + 4]",
     "xrstor64 [rcx]",
-    "push qword ptr gs:[{rflags}]",
-    "popfq",
+    // Flags that are not arithmetic (trap, direction, alignment) are rare, and
+    // popf is slow.
+    "test dword ptr gs:[{rflags}], {special}",
+    "jnz 2f",
+    "mov al, gs:[{rflags} + 1]",
+    "and al, 8",
+    "add al, 0x78",
+    "mov ah, gs:[{rflags}]",
+    "sahf",
+    "3:",
     "mov rax, gs:[{gpr} + 0]",
     "mov rcx, gs:[{gpr} + 8]",
     "mov rdx, gs:[{gpr} + 16]",
@@ -177,6 +194,10 @@ global_asm!(
     "mov r14, gs:[{gpr} + 112]",
     "mov r15, gs:[{gpr} + 120]",
     "jmp qword ptr gs:[{target}]",
+    "2:",
+    "push qword ptr gs:[{rflags}]",
+    "popfq",
+    "jmp 3b",
     //
     ".global deadheat_vm_exit",
     "deadheat_vm_exit:",
@@ -197,8 +218,11 @@ global_asm!(
     "mov gs:[{gpr} + 120], r15",
     "pushfq",
     "pop qword ptr gs:[{rflags}]",
+    "test dword ptr gs:[{rflags}], {special}",
+    "jz 4f",
     "push 0x202",
     "popfq",
+    "4:",
     "rdfsbase rax",
     "mov gs:[{fs_base}], rax",
     "mov rax, gs:[{host_fs}]",
@@ -207,9 +231,13 @@ global_asm!(
     "mov eax, gs:[{xsave_mask}]",
     "mov edx, gs:[{xsave_mask} + 4]",
     "xsaveopt64 [rcx]",
-    "fninit",
     "ldmxcsr [rsp]",
+    // XSTATE_BV: without bit 0 the x87 state is the initial one anyway.
+    "test byte ptr [rcx + 512], 1",
+    "jz 5f",
+    "fninit",
     "fldcw [rsp + 4]",
+    "5:",
     "add rsp, 8",
     "pop r15",
     "pop r14",
@@ -226,6 +254,7 @@ global_asm!(
     host_fs = const offset::HOST_FS,
     xsave_area = const offset::XSAVE_AREA,
     xsave_mask = const offset::XSAVE_MASK,
+    special = const 0x40500,
 );
 
 unsafe extern "C" {

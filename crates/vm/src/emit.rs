@@ -129,6 +129,14 @@ impl Emitter {
         }
     }
 
+    /// `lea reg, [rip + …]`; returns the address of its displacement, for
+    /// patching.
+    pub fn load_address_of_later(&mut self, reg: Reg) -> u64 {
+        self.rex_w(reg, 0);
+        self.raw(&[0x8d, ((reg as u8 & 7) << 3) | 5, 0, 0, 0, 0]);
+        self.here() - 4
+    }
+
     /// `mov to, from`
     pub fn move_reg(&mut self, to: Reg, from: Reg) {
         self.rex_w(from, to);
@@ -229,6 +237,7 @@ pub enum Combine {
 }
 
 pub mod condition {
+    pub const EQUAL: u8 = 0x4;
     pub const NOT_EQUAL: u8 = 0x5;
     pub const SIGN: u8 = 0x8;
     pub const NOT_ABOVE: u8 = 0x6;

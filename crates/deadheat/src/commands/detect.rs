@@ -30,6 +30,10 @@ pub struct OrderArguments {
     /// calls; reports only what really overlapped)
     #[arg(long, value_name = "ORDER", default_value = "vector-clock")]
     hb: Order,
+    /// Tell every access to the detector, also those that translated code
+    /// notes by itself: slower, with the same answer
+    #[arg(long, hide = true)]
+    tell_all: bool,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -45,6 +49,7 @@ impl OrderArguments {
                 Order::VectorClock => detect::HappensBefore::VectorClock,
                 Order::Sequencer => detect::HappensBefore::Sequencer,
             },
+            tell_all: self.tell_all,
             ..detect::Options::default()
         }
     }

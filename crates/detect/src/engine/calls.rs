@@ -233,9 +233,11 @@ impl<C: Checker> Engine<C> {
             }
             Known::Once => {
                 self.guards.insert(first & !3, true);
+                self.checker.synchronised(first & !3, 4);
             }
             Known::GuardAcquire => {
                 self.guards.insert(first & !3, false);
+                self.checker.synchronised(first & !3, 4);
             }
             Known::GuardRelease => {
                 Self::release(thread, self.objects.entry(first));

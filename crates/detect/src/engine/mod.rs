@@ -30,12 +30,13 @@ use calls::{Call, cut};
 use kernel::Channels;
 pub use kernel::descriptor_at;
 use race::Moment;
-use std::collections::{BTreeMap, HashMap};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use vm::context::{Registers, reg};
 use vm::memory;
-use vm::observe::known::Compare;
+use vm::observe::known::{Compare, Told};
 use vm::observe::{AccessEvent, AfterHook, Interest, Observer, SyscallEvent, ThreadEvent};
 
 /// What orders two accesses.
@@ -122,7 +123,7 @@ pub struct Thread {
     /// Descriptor and thread-local variables, above the stack proper.
     local: Range<u64>,
     calls: Vec<Call>,
-    inside: u32,
+    pub inside: u32,
     /// The OpenMP task it runs, what it did before, and the one it is
     /// creating.
     task: Current,
@@ -187,7 +188,7 @@ pub trait Checker {
     fn is_known(&self, address: u64, size: u32, write: bool, epoch: Epoch) -> bool;
     /// What accesses of a thread in `epoch` are known by: `is_known` as
     /// translated code can ask it.
-    fn known_by(&self, epoch: Epoch) -> Compare;
+    fn known_by(&self, thread: &Thread) -> Compare;
     /// Accesses matter at all.
     fn wants_accesses(&self) -> bool {
         true
@@ -216,9 +217,11 @@ pub struct Engine<C> {
     words: Objects,
     /// Words that any access synchronises by (guards of static variables),
     /// and those that only library code does (once controls).
-    guards: rustc_hash::FxHashMap<u64, bool>,
+    guards: FxHashMap<u64, bool>,
+    /// Also accesses that are known already.
+    pub tell_all: bool,
     /// Threads by thread pointer (`pthread_t`).
-    by_pointer: HashMap<u64, u32>,
+    by_pointer: FxHashMap<u64, u32>,
     last_started: Option<u32>,
     stacks: BTreeMap<u64, u64>,
     /// Mappings that allocators and the C library made for themselves.
@@ -226,11 +229,11 @@ pub struct Engine<C> {
     /// What `brk` gave: outside of blocks it is the allocator's.
     break_area: Range<u64>,
     channels: Channels,
-    owners: HashMap<u64, Vec<u32>>,
+    owners: FxHashMap<u64, Vec<u32>>,
     order: u64,
     mode: HappensBefore,
     /// Clocks of plain stores to racy words, for rule 5.
-    stores: HashMap<u64, VectorClock>,
+    stores: FxHashMap<u64, VectorClock>,
     tasks: Tasks,
     goroutines: Goroutines,
     more_hooks: Vec<u64>,
@@ -248,17 +251,18 @@ impl<C: Checker> Engine<C> {
             slots: 0,
             objects: Objects::default(),
             words: Objects::default(),
-            guards: rustc_hash::FxHashMap::default(),
-            by_pointer: HashMap::new(),
+            guards: FxHashMap::default(),
+            tell_all: false,
+            by_pointer: FxHashMap::default(),
             last_started: None,
             stacks: BTreeMap::new(),
             library_maps: BTreeMap::new(),
             break_area: 0..0,
             channels: Channels::default(),
-            owners: HashMap::new(),
+            owners: FxHashMap::default(),
             order: 0,
             mode,
-            stores: HashMap::new(),
+            stores: FxHashMap::default(),
             tasks: Tasks::default(),
             goroutines: Goroutines::default(),
             more_hooks: Vec::new(),
@@ -365,19 +369,21 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         let wanted = self.checker.wants_accesses();
         Interest {
             accesses: wanted,
-            only_unknown: wanted,
+            only_unknown: wanted && !self.tell_all,
         }
     }
 
     fn known_by(&self, thread: u32) -> Compare {
         self.thread_state(thread)
-            .map_or(Compare::Nothing, |thread| {
-                self.checker.known_by(thread.epoch)
-            })
+            .map_or(Compare::Nothing, |thread| self.checker.known_by(thread))
     }
 
-    fn begins_epoch(&mut self, pc: u64) -> bool {
-        matches!(self.code.origin(pc), Origin::Threading | Origin::GoSync)
+    fn told(&mut self, pc: u64) -> Told {
+        match self.code.origin(pc) {
+            Origin::Linker | Origin::GoRuntime => Told::Nothing,
+            Origin::Threading | Origin::GoSync => Told::Always,
+            _ => Told::Unknown,
+        }
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {

@@ -5,7 +5,7 @@ use super::{Pace, Vm};
 use crate::cache::{ExitKind, LINKED, REPEAT, Translation, pages_of};
 use crate::context::{BREAK, reg};
 use crate::kernel::signal::Trap;
-use crate::observe::known::Compare;
+use crate::observe::known::{Compare, Told};
 use crate::schedule::SliceEnd;
 use crate::translate::{MAX_BLOCK, REPEAT_PART, RING_MARGIN, SLACK, Shape};
 use crate::{Error, layout};
@@ -320,7 +320,8 @@ impl Vm {
             &mut |pc| {
                 observers
                     .iter_mut()
-                    .any(|observer| observer.begins_epoch(pc))
+                    .find(|observer| observer.interest().only_unknown)
+                    .map_or(Told::Unknown, |observer| observer.told(pc))
             },
         );
         if self.cache.flushes != flushes {

@@ -117,7 +117,7 @@ pub struct Vm {
     observers: Vec<Box<dyn Observer>>,
     batch: Vec<AccessEvent>,
     /// Function entries observers follow, and calls of them under way.
-    entries: HashSet<u64>,
+    entries: HashSet<u64, Spread>,
     returns: Vec<PendingReturn>,
     /// Chained hash of system calls and their results.
     pub(crate) trail: u64,
@@ -180,7 +180,7 @@ impl Vm {
             pace,
             observers: Vec::new(),
             batch: Vec::new(),
-            entries: HashSet::new(),
+            entries: HashSet::default(),
             returns: Vec::new(),
             trail: 0,
             ended: None,

@@ -2,21 +2,33 @@
 //! want to know.
 //!
 //! FastTrack's same-epoch case, done by translated code: an observer keeps, at
-//! `SHADOW`, four words for every eight bytes of guest memory (the last
-//! read, the last write, two of its own), each an epoch in the upper 56 bits and a mask of the
-//! bytes accessed in the lower eight. If the word carries the running thread's
-//! present epoch and all bytes of the access, the observer would learn nothing
-//! and the access is not recorded.
+//! `SHADOW`, four words for every eight bytes of guest memory (the last read,
+//! the last write, and what was before each of them), each an epoch in the
+//! upper 56 bits (twelve of them a slot) and a mask of the bytes accessed in the
+//! lower eight. If the word carries the running thread's present epoch and all
+//! bytes of the access, the observer would learn nothing and the access is not
+//! recorded.
+//!
+//! If it does not, but all four words are zero, of the thread's own slot, or of
+//! epochs that its clock covers, the access conflicts with none: `note_read` and `note_write` (shared
+//! routines, not emitted per access) enter it in the words as the observer
+//! would, and it is not recorded either. The word before keeps bytes of two
+//! earlier epochs under the later one: it may say that a byte was accessed later
+//! than it was, never earlier.
 //!
 //! The observer works in batches, so its epoch may be behind. After every
-//! record that may begin a new epoch (a locked instruction, a write that
-//! `begins_epoch`, a write to a word that says `MANY`) translated code stops
+//! record that may begin a new epoch (a locked instruction, a write that is
+//! `Told::Always`, a write to a word that says `MANY`) translated code stops
 //! comparing until the ring has been handed over, and asks for that soon.
 //!
 //! Guarantee: an access left out was made by the same thread, in the same
-//! epoch, to bytes that the word says it has accessed in the same way. Only
-//! whether flags that are overwritten before anybody reads them are right when
-//! such an access faults is given up.
+//! epoch, to bytes that the word says it has accessed in the same way, or to
+//! bytes that nobody else has accessed. Only whether flags that are overwritten
+//! before anybody reads them are right when such an access faults is given up.
+
+use crate::context::offset;
+use crate::layout;
+use std::arch::global_asm;
 
 pub use crate::layout::{SHADOW, SHADOW_BITS, SHADOW_SIZE};
 
@@ -25,10 +37,36 @@ pub use crate::layout::{SHADOW, SHADOW_BITS, SHADOW_SIZE};
 pub enum Compare {
     /// None.
     Nothing,
-    /// Those with this epoch (lower eight bits zero) and the access's bytes.
-    Epoch(u64),
+    /// Those with this epoch and the access's bytes.
+    Epoch(Present),
     /// Those that are zero: the observer watches a few granules only.
     Zero,
+}
+
+/// The present of a thread, as the words have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Present {
+    /// Its epoch: slot and one in the upper twelve bits, clock, lower eight bits
+    /// zero.
+    pub epoch: u64,
+    /// What it knows of the slots' progress: that many clocks at this address,
+    /// which stays as it is until the observer is told something.
+    pub clock: *const u64,
+    pub slots: usize,
+    /// Translated code may enter accesses itself.
+    pub enters: bool,
+}
+
+/// Which accesses of an instruction are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// None: they mean nothing to the observer.
+    Nothing,
+    /// Those it does not know.
+    Unknown,
+    /// Also those to memory that only the thread itself has used: they may
+    /// mean more than an access. A write may begin a new epoch.
+    Always,
 }
 
 /// Words with all of these bits do not carry an epoch but something only the
@@ -55,8 +93,21 @@ pub struct Comparison {
     pub marked: u64,
     /// Translated code has stopped comparing.
     pub stale: u64,
+    /// The present epoch with an empty mask, where translated code may enter
+    /// accesses itself; else zero.
+    pub own: u64,
+    /// The running thread's clock, and of how many slots.
+    pub clock: u64,
+    pub slots: u64,
     /// Takes an address to that of its granule, folded.
     pub fold: u64,
+    /// For the routines: what is accessed, where to go on, and registers.
+    pub address: u64,
+    pub size: u64,
+    pub back: u64,
+    pub saved: [u64; 8],
+    pub note_read: u64,
+    pub note_write: u64,
     /// Bits of a word that matter to an access, by log2 of its size and by
     /// where in the granule it begins.
     pub masks: [[u64; 8]; 4],
@@ -64,6 +115,8 @@ pub struct Comparison {
 
 impl Comparison {
     pub(crate) fn install(&mut self) {
+        self.note_read = deadheat_note_read as *const () as u64;
+        self.note_write = deadheat_note_write as *const () as u64;
         self.fold = ((1 << SHADOW_BITS) - 1) & !7;
         for (log, masks) in self.masks.iter_mut().enumerate() {
             let size = 1u32 << log;
@@ -82,12 +135,203 @@ impl Comparison {
     pub(crate) fn renew(&mut self, compare: Compare) {
         self.word = match compare {
             Compare::Nothing => u64::MAX,
-            Compare::Epoch(epoch) => epoch | 0xff,
+            Compare::Epoch(present) => present.epoch | 0xff,
             Compare::Zero => 0,
         };
         self.marked = self.word | MARK;
+        (self.own, self.clock, self.slots) = match compare {
+            Compare::Epoch(present) if present.enters => {
+                (present.epoch, present.clock as u64, present.slots as u64)
+            }
+            _ => (0, 0, 0),
+        };
         self.stale = 0;
     }
+}
+
+// Both are reached by a jump from translated code with `address`, `size` and
+// `back` filled in, keep every register, and jump to `back` with ZF set if the
+// access has been entered. They use no stack: it is the guest's.
+//
+// rsi address, rdx bytes left, r8 own, rdi index of the granule, r9 mask,
+// rcx, r10, r11 scratch
+global_asm!(
+    // Goes to \\no unless the word is zero, of the own slot, or of another one's
+    // past, and has no note.
+    ".macro deadheat_is_past at, no",
+    "mov r10, gs:[rdi * 4 + {shadow} + \\at]",
+    "mov rcx, r10",
+    "xor rcx, r8",
+    "shr rcx, 50",
+    "jz 77f",
+    "test r10, r10",
+    "jz 77f",
+    "bt r10, 50",
+    "jc \\no",
+    "mov rcx, r10",
+    "shr rcx, 52",
+    "cmp rcx, gs:[{slots}]",
+    "ja \\no",
+    "mov r11, gs:[{clock}]",
+    "mov r11, [r11 + rcx * 8 - 8]",
+    // The clock of the epoch: bits 8 to 49.
+    "shl r10, 14",
+    "shr r10, 22",
+    "cmp r10, r11",
+    "ja \\no",
+    "77:",
+    ".endm",
+    // Enters the access in the word and the one before it.
+    ".macro deadheat_enter at, no",
+    "mov r10, gs:[rdi * 4 + {shadow} + \\at]",
+    "mov rcx, r10",
+    "xor rcx, r8",
+    "cmp rcx, 0xff",
+    "ja 78f",
+    "or gs:[rdi * 4 + {shadow} + \\at], r9b",
+    "jmp 79f",
+    "78:",
+    "mov r11, gs:[rdi * 4 + {shadow} + \\at + 16]",
+    "mov ecx, r9d",
+    "not ecx",
+    "and r11b, cl",
+    "and r10b, cl",
+    "jz 80f",
+    // Bytes of the last epoch are left: those of an earlier one go with them,
+    // if it is the same thread's.
+    "test r11b, r11b",
+    "jz 82f",
+    "mov rcx, r10",
+    "xor rcx, r11",
+    "shr rcx, 52",
+    "jnz \\no",
+    "or r10b, r11b",
+    "82:",
+    "mov gs:[rdi * 4 + {shadow} + \\at + 16], r10",
+    "jmp 81f",
+    "80:",
+    "xor ecx, ecx",
+    "test r11b, r11b",
+    "cmovz r11, rcx",
+    "mov gs:[rdi * 4 + {shadow} + \\at + 16], r11",
+    "81:",
+    "mov rcx, r8",
+    "or rcx, r9",
+    "mov gs:[rdi * 4 + {shadow} + \\at], rcx",
+    "79:",
+    ".endm",
+    ".macro deadheat_note name, writes",
+    ".global \\name",
+    "\\name:",
+    "mov gs:[{saved}], rcx",
+    "mov gs:[{saved} + 8], rsi",
+    "mov gs:[{saved} + 16], rdi",
+    // The commonest case: a whole granule, nothing before, all own or new.
+    "mov rsi, gs:[{own}]",
+    "mov rdi, gs:[{address}]",
+    "test edi, 7",
+    "jnz 70f",
+    "cmp qword ptr gs:[{size}], 8",
+    "jne 70f",
+    "test rsi, rsi",
+    "jz 70f",
+    "and rdi, gs:[{fold}]",
+    "mov rcx, gs:[rdi * 4 + {shadow} + 16]",
+    "or rcx, gs:[rdi * 4 + {shadow} + 24]",
+    "jnz 70f",
+    "mov rcx, gs:[rdi * 4 + {shadow}]",
+    "test rcx, rcx",
+    "jz 68f",
+    "xor rcx, rsi",
+    "shr rcx, 50",
+    "jnz 70f",
+    "68:",
+    "mov rcx, gs:[rdi * 4 + {shadow} + 8]",
+    "test rcx, rcx",
+    "jz 69f",
+    "xor rcx, rsi",
+    "shr rcx, 50",
+    "jnz 70f",
+    "69:",
+    "lea rcx, [rsi + 0xff]",
+    "mov gs:[rdi * 4 + {shadow}], rcx",
+    ".if \\writes",
+    "mov gs:[rdi * 4 + {shadow} + 8], rcx",
+    ".endif",
+    "xor ecx, ecx",
+    "jmp 83f",
+    "70:",
+    "mov gs:[{saved} + 24], rdx",
+    "mov gs:[{saved} + 32], r8",
+    "mov gs:[{saved} + 40], r9",
+    "mov gs:[{saved} + 48], r10",
+    "mov gs:[{saved} + 56], r11",
+    "mov r8, rsi",
+    "test r8, r8",
+    "jz 75f",
+    "mov rsi, gs:[{address}]",
+    "mov rdx, gs:[{size}]",
+    "71:",
+    "mov rdi, rsi",
+    "and rdi, gs:[{fold}]",
+    // mask = (0xff >> (8 - bytes left, at least 0)) << first byte
+    "mov r9d, 0xff",
+    "mov ecx, 8",
+    "sub ecx, edx",
+    "jbe 72f",
+    "shr r9d, cl",
+    "72:",
+    "mov ecx, esi",
+    "and ecx, 7",
+    "shl r9d, cl",
+    "movzx r9d, r9b",
+    "deadheat_is_past 8, 75f",
+    "deadheat_is_past 24, 75f",
+    "deadheat_is_past 0, 75f",
+    "deadheat_is_past 16, 75f",
+    "deadheat_enter 0, 75f",
+    ".if \\writes",
+    "deadheat_enter 8, 75f",
+    ".endif",
+    // The next granule, if the access reaches into it.
+    "mov rcx, rsi",
+    "or rsi, 7",
+    "inc rsi",
+    "sub rcx, rsi",
+    "add rdx, rcx",
+    "jg 71b",
+    "xor ecx, ecx",
+    "jmp 76f",
+    "75:",
+    "or ecx, 1",
+    "76:",
+    "mov rdx, gs:[{saved} + 24]",
+    "mov r8, gs:[{saved} + 32]",
+    "mov r9, gs:[{saved} + 40]",
+    "mov r10, gs:[{saved} + 48]",
+    "mov r11, gs:[{saved} + 56]",
+    "83:",
+    "mov rcx, gs:[{saved}]",
+    "mov rsi, gs:[{saved} + 8]",
+    "mov rdi, gs:[{saved} + 16]",
+    "jmp qword ptr gs:[{back}]",
+    ".endm",
+    "deadheat_note deadheat_note_read, 0",
+    "deadheat_note deadheat_note_write, 1",
+    shadow = const layout::SHADOW - layout::CONTEXT,
+    own = const offset::KNOWN_OWN,
+    slots = const offset::KNOWN_SLOTS,
+    clock = const offset::KNOWN_CLOCK,
+    fold = const offset::KNOWN_FOLD,
+    address = const offset::KNOWN_ADDRESS,
+    size = const offset::KNOWN_SIZE,
+    back = const offset::KNOWN_BACK,
+    saved = const offset::KNOWN_SAVED,
+);
+
+unsafe extern "C" {
+    fn deadheat_note_read();
+    fn deadheat_note_write();
 }
 
 #[cfg(test)]
@@ -99,11 +343,29 @@ mod tests {
             word: 0,
             marked: 0,
             stale: 0,
+            own: 0,
+            clock: 0,
+            slots: 0,
             fold: 0,
+            address: 0,
+            size: 0,
+            back: 0,
+            saved: [0; 8],
+            note_read: 0,
+            note_write: 0,
             masks: [[0; 8]; 4],
         };
         comparison.install();
         comparison
+    }
+
+    fn present(epoch: u64) -> Present {
+        Present {
+            epoch,
+            clock: std::ptr::null(),
+            slots: 0,
+            enters: false,
+        }
     }
 
     fn known(comparison: &Comparison, word: u64, log: usize, first: usize) -> bool {
@@ -114,7 +376,7 @@ mod tests {
     fn only_the_bytes_of_the_access_matter() {
         let mut comparison = comparison();
         let epoch = (3 << 52) | (77 << 8);
-        comparison.renew(Compare::Epoch(epoch));
+        comparison.renew(Compare::Epoch(present(epoch)));
         assert!(known(&comparison, epoch | 0xff, 3, 0));
         assert!(known(&comparison, epoch | 0x0f, 2, 0));
         assert!(!known(&comparison, epoch | 0x0f, 2, 4));
@@ -129,7 +391,7 @@ mod tests {
         for word in [0, MANY, MANY | 0xffff_ffff, epoch | 0xff] {
             assert!(!known(&comparison, word, 0, 0));
         }
-        comparison.renew(Compare::Epoch(epoch));
+        comparison.renew(Compare::Epoch(present(epoch)));
         assert!(!known(&comparison, epoch | 0xff, 3, 1));
         assert!(!known(&comparison, epoch | 0xff, 1, 7));
     }

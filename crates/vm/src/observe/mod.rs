@@ -92,9 +92,10 @@ pub trait Observer {
     fn known_by(&self, _thread: u32) -> known::Compare {
         known::Compare::Nothing
     }
-    /// A write by the instruction at `pc` may begin a new epoch.
-    fn begins_epoch(&mut self, _pc: u64) -> bool {
-        false
+    /// Which accesses of the instruction at `pc` an observer of unknown ones
+    /// is told.
+    fn told(&mut self, _pc: u64) -> known::Told {
+        known::Told::Unknown
     }
     /// The kernel read or wrote guest memory on behalf of the current thread.
     fn kernel_access(&mut self, _moment: Moment, _address: u64, _size: u64, _write: bool) {}

@@ -10,6 +10,7 @@ use super::kind::{
 use crate::context::{offset, reg};
 use crate::emit::{Combine, Emitter, Reg, condition};
 use crate::layout;
+use crate::observe::known::Told;
 use crate::observe::{AccessSite, Sites};
 use iced_x86::{Code, FlowControl, Instruction, MemoryOperand, OpAccess, Register};
 
@@ -24,6 +25,8 @@ pub(super) struct Unknown {
     pub(super) other: Reg,
     /// The flags are in rax, the guest's rax in its spill slot.
     pub(super) flags_alive: bool,
+    /// The observer wants it however private the memory is.
+    pub(super) is_told: bool,
     /// A write after which the observer's epoch may be another.
     pub(super) begins_epoch: bool,
 }
@@ -77,8 +80,16 @@ impl Translator {
         instruction: &Instruction,
         flags_alive: bool,
         sites: &mut Sites,
-        begins_epoch: &mut dyn FnMut(u64) -> bool,
+        told: &mut dyn FnMut(u64) -> Told,
     ) {
+        let told = if builder.only_unknown {
+            told(instruction.ip())
+        } else {
+            Told::Always
+        };
+        if told == Told::Nothing {
+            return;
+        }
         for operand in self.accesses(instruction) {
             let site = sites.add(AccessSite {
                 pc: instruction.ip(),
@@ -88,9 +99,8 @@ impl Translator {
                 locked: operand.locked,
                 correction: builder.correction(),
             });
-            let begins_epoch = builder.only_unknown
-                && operand.write
-                && (operand.locked || begins_epoch(instruction.ip()));
+            let is_told = operand.locked || told == Told::Always;
+            let begins_epoch = builder.only_unknown && is_told && operand.write;
             let (address, other) = match builder.borrowed.as_slice() {
                 [address, other, ..] => (*address, *other),
                 borrowed => {
@@ -125,6 +135,7 @@ impl Translator {
                     address,
                     other,
                     flags_alive,
+                    is_told,
                     begins_epoch,
                 });
                 if flags_alive {
@@ -155,6 +166,7 @@ impl Translator {
                 address,
                 other,
                 flags_alive,
+                is_told,
                 begins_epoch,
             } = unknown;
             let here = builder.code.here();
@@ -173,6 +185,9 @@ impl Translator {
             self.load_address(builder, &operand, address, other);
             if exchange {
                 builder.code.load(reg::RAX, Emitter::field(offset::FLAGS));
+            }
+            if !is_told {
+                builder.enter_own(&operand, address, other, back);
             }
             if operand.write && !begins_epoch {
                 builder.stop_comparing_at_many(&operand, address, other);
@@ -327,8 +342,30 @@ impl Builder<'_> {
         for field in [offset::KNOWN_WORD, offset::KNOWN_MARKED] {
             self.code.store_imm64(Emitter::field(field), -1);
         }
+        self.code.store_imm64(Emitter::field(offset::KNOWN_OWN), 0);
         self.code
             .store_imm64(Emitter::field(offset::KNOWN_STALE), 1);
+    }
+
+    /// Goes `back` if the access could be entered in words that are the
+    /// thread's own.
+    fn enter_own(&mut self, operand: &Operand, address: Reg, other: Reg, back: u64) {
+        self.code
+            .store(Emitter::field(offset::KNOWN_ADDRESS), address);
+        let size = operand.size as i32;
+        self.code
+            .store_imm64(Emitter::field(offset::KNOWN_SIZE), size);
+        let entered = self.code.load_address_of_later(other);
+        self.code.store(Emitter::field(offset::KNOWN_BACK), other);
+        let routine = if operand.write {
+            offset::KNOWN_NOTE_WRITE
+        } else {
+            offset::KNOWN_NOTE_READ
+        };
+        self.code.jump_memory(Emitter::field(routine));
+        let here = self.code.here();
+        self.code.patch_rel32(entered, here);
+        self.code.jump_if(condition::EQUAL, back);
     }
 
     /// The same, if the written word is one that only the observer

@@ -36,6 +36,7 @@ use crate::cache::{Cache, ExitKind, LINKED, REPEAT, Translation};
 use crate::context::{offset, reg};
 use crate::emit::{Emitter, Reg};
 use crate::observe::Sites;
+use crate::observe::known::Told;
 use crate::{flags, layout};
 use build::{Builder, Stub, StubKind};
 use decode::{Ahead, Decoded, Then, decode};
@@ -119,7 +120,7 @@ impl Translator {
         fetch: Fetch,
         instrumentation: &Instrumentation,
         sites: &mut Sites,
-        begins_epoch: &mut dyn FnMut(u64) -> bool,
+        told: &mut dyn FnMut(u64) -> Told,
     ) -> Translation {
         let base = cache.next_address();
         let limit = match variant {
@@ -157,14 +158,7 @@ impl Translator {
             variant,
             seen: Vec::new(),
         };
-        self.build(
-            &mut builder,
-            &decoded,
-            fetch,
-            instrumentation,
-            sites,
-            begins_epoch,
-        );
+        self.build(&mut builder, &decoded, fetch, instrumentation, sites, told);
         self.record_unknown(&mut builder);
         builder.finish(&decoded)
     }
@@ -176,7 +170,7 @@ impl Translator {
         fetch: Fetch,
         instrumentation: &Instrumentation,
         sites: &mut Sites,
-        begins_epoch: &mut dyn FnMut(u64) -> bool,
+        told: &mut dyn FnMut(u64) -> Told,
     ) {
         builder.mark(0);
         if decoded.hook {
@@ -214,7 +208,7 @@ impl Translator {
             if instrumentation.accesses && !decoded.complex && builder.variant != REPEAT {
                 let flags_alive =
                     !decoded.flags_overwritten(index, count_at.map(|(place, _)| place));
-                self.record_accesses(builder, instruction, flags_alive, sites, begins_epoch);
+                self.record_accesses(builder, instruction, flags_alive, sites, told);
             }
             if step.then == Then::Next && index == last && decoded.end != End::Continue {
                 builder.give_back();
