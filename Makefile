@@ -72,6 +72,7 @@ bench: build
 	bench/vm/run
 	bench/detect/run
 	bench/reorder/run
+	bench/heap/run
 	bench/report
 	bench/sample/run
 	bench/ifr/run

@@ -37,6 +37,7 @@ mod waits;
 mod witness;
 
 pub use compare::{Bytes, OutputComparison, OutputDifference};
+pub use consequence::guarded_functions;
 pub use consequence::{
     AllocatorError, CheckError, Checks, ErrorKind, Finding, InvariantError, Mixed,
 };

@@ -1,5 +1,6 @@
 //! Starting a vm: to record a program, to replay a recording, or to just run.
 
+use crate::guard::{FindAllocators, Guard};
 use crate::io::{Io, ReplayBooks, tag};
 use crate::kernel::Kernel;
 use crate::loader::Program;
@@ -99,6 +100,17 @@ impl Vm {
         program: &Program,
         schedule: ScheduleChoice,
     ) -> Result<Vm, Error> {
+        Self::record_guarded(recording, program, schedule, None)
+    }
+
+    /// The same; if the manifest says so, every block is made larger by the
+    /// functions of allocators that `find` finds.
+    pub fn record_guarded(
+        recording: &Recording,
+        program: &Program,
+        schedule: ScheduleChoice,
+        find: Option<FindAllocators>,
+    ) -> Result<Vm, Error> {
         let folder = recording.create_process(0)?;
         let io = Io::Record {
             inputs: InputWriter::create(&folder.join("inputs"))?,
@@ -115,6 +127,9 @@ impl Vm {
         .write(&folder)?;
         let mut vm = Vm::new(io, pace)?;
         vm.tree = Some(Tree::new(recording.directory.clone(), Children::All)?);
+        if let (Some(bytes), Some(find)) = (recording.manifest.guard, find) {
+            vm.guard = Some(Guard::record(bytes, find, &recording.directory));
+        }
         vm.start(program, schedule.seed)?;
         Ok(vm)
     }
@@ -171,6 +186,9 @@ impl Vm {
         let mut vm = Vm::new(io, pace)?;
         vm.tree = Some(Tree::new(recording.directory.clone(), children)?);
         let manifest = &recording.manifest;
+        if let Some(bytes) = manifest.guard {
+            vm.guard = Some(Guard::replay(bytes, &recording.directory)?);
+        }
         let program = Program {
             path: OsStr::from_bytes(&manifest.program).into(),
             arguments: manifest.arguments.clone(),
@@ -239,6 +257,10 @@ impl Vm {
         self.read_limits()?;
         self.inherit_descriptors()?;
         let regs = self.load(program)?;
+        self.guard_loaded_code();
+        if let Some(error) = self.guard_failed.take() {
+            return Err(error.into());
+        }
         let id = self.kernel.process.next_thread();
         let mut thread = Thread::new(id, self.kernel.process.tid_of(id), regs);
         thread.name = self.program_name();

@@ -68,7 +68,7 @@ pub fn record_run(
                 .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
         })
         .transpose()?;
-    let recording = record::create(directory, program, schedule)?;
+    let recording = record::create(directory, program, schedule, None)?;
     let code = detect::in_child(|| -> Result<i32, Failure> {
         if silent {
             detect::silence_output();

@@ -3,6 +3,7 @@
 //! names (`--allocator alloc=pool_get:2,free=pool_put:2`).
 
 use std::fmt;
+use vm::guard::{GuardedFunction, SizeArgument};
 
 /// What a function of an allocator does. Numbers are argument positions from
 /// 0.
@@ -150,6 +151,49 @@ pub fn standard() -> Vec<(String, Role)> {
     let free = Role::Free { block: 0 };
     names.extend(DELETE.iter().map(|name| (name.to_string(), free)));
     names
+}
+
+/// The functions of allocators in a file whose blocks can be made larger
+/// (`record --guard`).
+pub fn guarded_functions(path: &std::path::Path) -> Vec<GuardedFunction> {
+    let module = symbols::Module::open(path);
+    if module.name().starts_with("ld-linux") || module.name().starts_with("ld.so") {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for prefix in PREFIXES {
+        for (name, role) in STANDARD {
+            let size = match role {
+                Role::Allocate { size, .. } | Role::Reallocate { size } => *size,
+                Role::AllocateInto => Size::Argument(2),
+                _ => continue,
+            };
+            let size = match size {
+                Size::Argument(number) => SizeArgument::One(number),
+                Size::Product(one, other) => SizeArgument::Product(one, other),
+                Size::Bytes(_) => continue,
+            };
+            for function in module.functions_named(&format!("{prefix}{name}")) {
+                let segment = module
+                    .segments()
+                    .iter()
+                    .find(|segment| segment.addresses.contains(&function.start));
+                if let Some(segment) = segment
+                    && !function.indirect
+                {
+                    let offset = segment.file_offset + (function.start - segment.addresses.start);
+                    // One function may have several names.
+                    if !found
+                        .iter()
+                        .any(|known: &GuardedFunction| known.offset == offset)
+                    {
+                        found.push(GuardedFunction { offset, size });
+                    }
+                }
+            }
+        }
+    }
+    found
 }
 
 /// Modules that are allocators as a whole: their accesses are their own.

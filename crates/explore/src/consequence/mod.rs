@@ -20,7 +20,7 @@ mod scenes;
 mod shadow;
 mod torn;
 
-pub use allocators::{AllocatorError, Custom};
+pub use allocators::{AllocatorError, Custom, guarded_functions};
 pub use finding::{ErrorKind, Finding};
 pub use invariant::{Invariant, InvariantError};
 pub use torn::Mixed;

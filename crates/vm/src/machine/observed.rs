@@ -25,18 +25,27 @@ impl Vm {
         // There is one shadow, and who has none needs every access.
         self.instrumentation.only_unknown = interests.len() == 1 && interests[0].only_unknown;
         self.flush_cache();
-        let code: Vec<_> = self
-            .space
+        for (range, path, offset) in self.mapped_code() {
+            self.tell_code_mapped(range, &path, offset);
+        }
+    }
+
+    /// Executable code of files, with where in them it is.
+    fn mapped_code(
+        &self,
+    ) -> Vec<(
+        std::ops::Range<u64>,
+        std::sync::Arc<std::path::PathBuf>,
+        u64,
+    )> {
+        self.space
             .mappings()
             .filter(|(_, mapping)| mapping.protection & libc::PROT_EXEC != 0)
             .filter_map(|(range, mapping)| match &mapping.backing {
                 Backing::File { path, offset } => Some((range, path.clone(), *offset)),
                 _ => None,
             })
-            .collect();
-        for (range, path, offset) in code {
-            self.tell_code_mapped(range, &path, offset);
-        }
+            .collect()
     }
 
     /// A replay from here on does not show what the program writes.
@@ -136,9 +145,19 @@ impl Vm {
         }
     }
 
-    /// Control reached an address an observer asked for, or returned from
-    /// there. False if it went elsewhere: the call is not made.
+    /// Control reached an address that somebody asked for. False if it went
+    /// elsewhere: the call is not made.
     pub(super) fn hooked(&mut self) -> bool {
+        let goes_on = self.tell_hooked();
+        if goes_on && let Some(guard) = &self.guard {
+            guard.enlarge(&mut self.context.regs);
+        }
+        goes_on
+    }
+
+    /// Control reached an address an observer asked for, or returned from
+    /// there. False if it went elsewhere.
+    fn tell_hooked(&mut self) -> bool {
         let moment = self.moment();
         let regs = self.context.regs;
         let stack = regs.gpr[reg::RSP];
@@ -246,9 +265,33 @@ impl Vm {
         for observer in &mut self.observers {
             wanted.extend(observer.code_mapped(range.clone(), path, offset));
         }
+        self.guard_code(&range, path, offset);
         for pc in wanted {
             self.entries.insert(pc);
             self.add_hook(pc);
+        }
+    }
+
+    /// Finds the functions of allocators in code that was mapped.
+    fn guard_code(&mut self, range: &std::ops::Range<u64>, path: &std::path::Path, offset: u64) {
+        let Some(guard) = &mut self.guard else {
+            return;
+        };
+        match guard.mapped(range, path, offset) {
+            Ok(pcs) => {
+                for pc in pcs {
+                    self.add_hook(pc);
+                }
+            }
+            // A recording that lacks it would not replay.
+            Err(error) => self.guard_failed = Some(error),
+        }
+    }
+
+    /// The same for all code that is mapped already.
+    pub(crate) fn guard_loaded_code(&mut self) {
+        for (range, path, offset) in self.mapped_code() {
+            self.guard_code(&range, &path, offset);
         }
     }
 
