@@ -37,10 +37,10 @@ mod waits;
 mod witness;
 
 pub use compare::{Bytes, OutputComparison, OutputDifference};
-pub use consequence::guarded_functions;
 pub use consequence::{
     AllocatorError, CheckError, Checks, ErrorKind, Finding, InvariantError, Mixed,
 };
+pub use consequence::{guarded_functions, program_of};
 pub use model::{MemoryModel, SequentialConsistency};
 pub use names::{own_place, place};
 pub use pair::{Outcome, Pair, Poised};

@@ -2,12 +2,11 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 char *buffer;
 
 void *writer(void *unused) {
-    memset(buffer + 8, 'x', 16);    // RACE buffer: spec-violated memory-error use-after-free
+    buffer[8] = 'x';                // RACE buffer: spec-violated memory-error use-after-free
     return 0;
 }
 

@@ -59,7 +59,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     };
     for recording in &arguments.recordings {
         let recorded = vm::record::Recording::open(recording)?;
-        arguments.explore.verify(&recorded.program_path())?;
+        arguments.explore.verify(&explore::program_of(&recorded))?;
     }
     let mut reports = Vec::new();
     for recording in &arguments.recordings {

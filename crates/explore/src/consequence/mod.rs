@@ -185,6 +185,22 @@ fn origin_of(name: &str) -> Origin {
     }
 }
 
+/// Where the recorded program was started.
+fn directory_of(recording: &Recording) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    std::ffi::OsStr::from_bytes(&recording.manifest.directory).into()
+}
+
+/// The recorded program, wherever it was called from.
+pub fn program_of(recording: &Recording) -> PathBuf {
+    directory_of(recording).join(recording.program_path())
+}
+
+fn is_same_file(one: &Path, other: &Path, directory: &Path) -> bool {
+    let real = |path: &Path| directory.join(path).canonicalize().ok();
+    one == other || matches!((real(one), real(other)), (Some(one), Some(other)) if one == other)
+}
+
 /// The functions of these names in a module that was just mapped.
 fn functions_in<'a>(
     modules: &ModuleMap,
@@ -203,7 +219,12 @@ fn functions_in<'a>(
     {
         return Vec::new();
     }
+    // The C++ library's operators call malloc and free, which are followed.
+    let in_terms_of_malloc = ["libstdc++", "libc++"]
+        .iter()
+        .any(|library| loaded.module.name().starts_with(library));
     names
+        .filter(|name| !(in_terms_of_malloc && name.starts_with("_Z")))
         .flat_map(|name| {
             loaded
                 .module
@@ -220,6 +241,7 @@ struct State {
     invariants: Vec<Watched>,
     /// The file whose variables invariants are about, and where it is mapped.
     program: PathBuf,
+    directory: PathBuf,
     bias: Option<u64>,
     names: Vec<(String, Function)>,
     functions: HashMap<u64, Function>,
@@ -587,7 +609,7 @@ impl Observer for Follower {
             if loaded.module.path() != path {
                 continue;
             }
-            if path == state.program {
+            if is_same_file(path, &state.program, &state.directory) {
                 state.bias = Some(loaded.bias);
             }
             for (function, words) in NOT_FOLLOWED {
@@ -713,7 +735,7 @@ impl Watching {
         if checks.is_none() {
             return Ok(None);
         }
-        let program = recording.program_path();
+        let program = program_of(recording);
         let (customs, invariants) = checks
             .read(&program)
             .map_err(|error| vm::Error::Machine(error.to_string()))?;
@@ -749,6 +771,7 @@ impl Watching {
                 .then(|| Heap::guarded(recording.manifest.guard.unwrap_or(0))),
             invariants: invariants.into_iter().map(Watched::new).collect(),
             program,
+            directory: directory_of(recording),
             bias: None,
             names,
             functions: HashMap::new(),

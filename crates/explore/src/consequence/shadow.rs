@@ -81,6 +81,11 @@ impl Marks {
         }
     }
 
+    /// Marks every granule of the range, however large it is.
+    pub fn set_whole(&mut self, range: Range<u64>) {
+        self.fill(range.start / 8..range.end.div_ceil(8), MARK);
+    }
+
     /// Clears the granules that lie in the range with all their bytes.
     pub fn clear(&mut self, range: Range<u64>) {
         let (from, to) = (range.start.div_ceil(8), range.end / 8);
