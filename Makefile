@@ -56,6 +56,7 @@ test-all: test
 	scripts/corpus pairs env DEADHEAT_IDENTITY_PAIRS=1000 DEADHEAT_IDENTITY_TABLE=$(CURDIR)/docs/results/pairs.md cargo test --release -p deadheat --test identity
 	@scripts/need $(PROGRAM_PACKAGES)
 	scripts/corpus programs env DEADHEAT_TEST_ALL=1 DEADHEAT_PROGRAMS_TABLE=$(CURDIR)/docs/results/programs.md cargo test --release -p deadheat --test programs
+	scripts/corpus "known accesses" env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test known_accesses
 	scripts/corpus races env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
 	scripts/corpus classes cargo test --release -p deadheat --test classes -- --ignored
 	scripts/corpus "damaged debug info" env DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed

@@ -3,7 +3,7 @@
 
 use crate::commands::Failure;
 use explore::{Checks, Conclusion, Occurrence, Recorded, Settings, Subject, Witness};
-use race::{AccessKind, Evidence, Race, Report, Verdict};
+use race::{Access, AccessKind, Evidence, Race, Report, Verdict, labels};
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
@@ -218,6 +218,7 @@ fn tell(race: &mut Race, conclusion: Conclusion, directory: &Path, witnesses: &m
             race.labels.push(label);
         }
     }
+    label_both_values_valid(race);
     let id = race.evidence.iter().map(|evidence| evidence.id).max();
     let mut evidence = Evidence {
         id: id.map_or(1, |id| id + 1),
@@ -238,6 +239,41 @@ fn tell(race: &mut Race, conclusion: Conclusion, directory: &Path, witnesses: &m
         race.replay.insert(0, command);
     }
     race.evidence.push(evidence);
+}
+
+/// A read that gets the old value in one order and the new one in the other,
+/// and the program does the same with either (paper 000, table 2, "both values
+/// valid"). Only playing both orders can tell, so the label comes here and not
+/// from detection.
+fn label_both_values_valid(race: &mut Race) {
+    let writes = |access: &&Access| access.kind == AccessKind::Write;
+    let [one, other] = &race.accesses;
+    let (Some(write), true) = (
+        [one, other].into_iter().find(writes),
+        [one, other]
+            .iter()
+            .any(|access| access.kind == AccessKind::Read),
+    ) else {
+        return;
+    };
+    let (Some(old), Some(new)) = (&write.value_before, &write.value_after) else {
+        return;
+    };
+    if race.verdict != Verdict::KWitnessHarmless || old == new {
+        return;
+    }
+    let text = format!(
+        "both values valid: the read gets {old} in one order and {new} in the other, in the \
+         instance shown, and the program went on alike in every pair of executions tried"
+    );
+    let id = race.evidence.iter().map(|evidence| evidence.id).max();
+    race.evidence.push(Evidence {
+        id: id.map_or(1, |id| id + 1),
+        text,
+        instance: None,
+        replay: None,
+    });
+    race.labels.push(labels::BOTH_VALUES_VALID.to_string());
 }
 
 /// Runs one piece of evidence again and tells what it does; 66 if it still

@@ -6,6 +6,7 @@
 
 use clap::{Parser, Subcommand};
 
+mod candidates;
 mod commands;
 mod exploration;
 mod monitored_build;

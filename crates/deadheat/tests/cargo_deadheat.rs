@@ -151,3 +151,33 @@ fn monitors_in_rust_with_the_stable_toolchain() {
     assert!(folder.join("target/deadheat").is_dir());
     assert!(!folder.join("target/debug").exists());
 }
+
+/// A release build is optimised and inlined, and its race is found too.
+#[test]
+fn monitors_in_a_release_build() {
+    let folder = workspace("cargo-ifr-release");
+    let run = |package: &str| {
+        let output = command("deadheat", &folder)
+            .args(["cargo", "test", "--release", "--lib", "-p", package])
+            .output()
+            .unwrap();
+        (output.status, said(&output))
+    };
+    let (status, text) = run("quiet");
+    assert!(status.success() && text.contains("1 passed"), "{text}");
+    assert!(!text.contains("data race"), "{text}");
+    let found = (0..20).any(|_| {
+        let (status, text) = run("counter");
+        assert!(text.contains("1 passed"), "{text}");
+        let found = text.contains("data race");
+        assert_eq!(found, !status.success(), "{text}");
+        assert!(!found || text.contains("lib.rs:19"), "{text}");
+        found
+    });
+    assert!(found, "the race was not found in 20 runs");
+    assert!(
+        folder
+            .join("target/deadheat/x86_64-unknown-linux-gnu/release")
+            .is_dir()
+    );
+}

@@ -1,6 +1,10 @@
 //! The subcommands over the store, run as a user runs them, on reports that
 //! `--json=FILE` could have written.
 
+#[path = "../../report/tests/support/schema.rs"]
+mod schema;
+
+use schema::Schema;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -232,5 +236,144 @@ fn completions_and_manual_pages_know_every_subcommand() {
     for name in ["deadheat.1", "deadheat-report.1", "deadheat-doctor.1"] {
         let page = fs::read_to_string(desk.path().join("pages").join(name)).unwrap();
         assert!(page.contains(".TH"), "{name}");
+    }
+}
+
+/// Compiles a program of the repository into the desk's folder.
+fn compile(desk: &Desk, source: &str) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(source);
+    let status = Command::new("gcc")
+        .args(["-g", "-pthread", "-o", "prog"])
+        .arg(source)
+        .current_dir(desk.path())
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+const SCHEMA: &str = include_str!("../../../docs/report.schema.json");
+
+#[test]
+fn the_report_of_a_real_run_keeps_the_published_schema() {
+    let desk = Desk::new();
+    compile(&desk, "examples/tally.c");
+    desk.expect("run --json=run.json --quantum 2000 -- ./prog", 66);
+    let text = fs::read_to_string(desk.path().join("run.json")).unwrap();
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let schema = Schema::new(SCHEMA, true);
+    assert_eq!(schema.errors(&report), Vec::<String>::new());
+    let race = &report["races"][0];
+    // What the page and the SARIF log are drawn from is really there.
+    assert!(
+        race["orders"]
+            .as_array()
+            .is_some_and(|orders| orders.len() == 2)
+    );
+    assert!(race["replay"][0].is_string() && race["accesses"][1]["stack"][0].is_object());
+}
+
+#[test]
+fn lock_problems_reach_every_form() {
+    let desk = Desk::new();
+    let source = desk.path().join("inversion.c");
+    fs::write(
+        &source,
+        "#include <pthread.h>
+static pthread_mutex_t a = PTHREAD_MUTEX_INITIALIZER, b = PTHREAD_MUTEX_INITIALIZER;
+static void *one(void *x) {
+    pthread_mutex_lock(&a); pthread_mutex_lock(&b);
+    pthread_mutex_unlock(&b); pthread_mutex_unlock(&a);
+    return x;
+}
+static void *two(void *x) {
+    pthread_mutex_lock(&b); pthread_mutex_lock(&a);
+    pthread_mutex_unlock(&a); pthread_mutex_unlock(&b);
+    return x;
+}
+int main(void) {
+    pthread_t t;
+    pthread_create(&t, 0, one, 0); pthread_join(t, 0);
+    pthread_create(&t, 0, two, 0); pthread_join(t, 0);
+    return 0;
+}
+",
+    )
+    .unwrap();
+    compile(&desk, source.to_str().unwrap());
+    let text = desk.expect(
+        "run --json=r.json --sarif r.sarif --junit r.xml --html r.html -- ./prog",
+        0,
+    );
+    assert!(text.contains("lock order inversion"), "{text}");
+    let read = |name: &str| fs::read_to_string(desk.path().join(name)).unwrap();
+    let report: Value = serde_json::from_str(&read("r.json")).unwrap();
+    assert_eq!(
+        Schema::new(SCHEMA, true).errors(&report),
+        Vec::<String>::new()
+    );
+    let log: Value = serde_json::from_str(&read("r.sarif")).unwrap();
+    let result = &log["runs"][0]["results"][0];
+    assert_eq!(result["ruleId"], "lock-order-inversion");
+    let index = result["ruleIndex"].as_u64().unwrap() as usize;
+    let rule = &log["runs"][0]["tool"]["driver"]["rules"][index];
+    assert_eq!(rule["id"], "lock-order-inversion");
+    let place = &result["locations"][0]["physicalLocation"];
+    assert!(
+        place["artifactLocation"]["uri"]
+            .as_str()
+            .unwrap()
+            .ends_with("inversion.c")
+    );
+    assert!(
+        result["codeFlows"][0]["threadFlows"]
+            .as_array()
+            .unwrap()
+            .len()
+            >= 2
+    );
+    let xml = read("r.xml");
+    assert!(
+        xml.contains("classname=\"deadheat.lock-order-inversion\""),
+        "{xml}"
+    );
+    assert!(xml.contains("tests=\"1\" failures=\"0\""), "{xml}");
+    assert!(read("r.html").contains("lock-order-inversion"));
+}
+
+#[test]
+fn what_is_no_recording_and_no_report_is_said_to_be_none() {
+    let desk = Desk::new();
+    let text = desk.expect("replay mixed.json", 2);
+    assert!(
+        text.contains("mixed.json is not a recording (it is a file"),
+        "{text}"
+    );
+    let text = desk.expect("replay nowhere", 2);
+    assert!(
+        text.contains("nowhere is not a recording (there is no such folder"),
+        "{text}"
+    );
+    let cut = "<?xml version=\"1.0\"?>\n<valgrindoutput>\n<error>\n<kind>Race</kind>\n";
+    for (text, line) in [
+        (cut.to_string(), "line 3: `<error>` is not closed"),
+        (
+            cut.replace("<?xml version=\"1.0\"?>\n", ""),
+            "line 2: `<error>` is not closed",
+        ),
+        ("<valgrind\n".into(), "line 1: a tag that does not end"),
+        (
+            "<html></html>".into(),
+            "line 1: XML, but no report of Valgrind's",
+        ),
+        (
+            "a.c:1 b.c:2\nprog+0xzz b.c:3".into(),
+            "line 2: `prog+0xzz` is no site",
+        ),
+    ] {
+        fs::write(desk.path().join("log"), text).unwrap();
+        let said = desk.expect("import log", 2);
+        assert!(said.contains(line), "{line}\n{said}");
     }
 }

@@ -14,7 +14,7 @@ use race::{
     labels,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::path::Path;
 
@@ -290,7 +290,7 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
             })
             .collect(),
     };
-    let mut groups: HashMap<_, Vec<(&Pair, [Access; 2])>> = HashMap::new();
+    let mut groups: BTreeMap<_, Vec<(&Pair, [Access; 2])>> = BTreeMap::new();
     for pair in &found.pairs {
         let accesses = [
             access(found, &scenes, pair, &pair.sides[0]),

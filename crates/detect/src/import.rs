@@ -92,7 +92,9 @@ fn race(sides: Vec<Side>) -> Option<Race> {
 /// With the line that could not be understood.
 pub fn read(text: &str) -> Result<Imported, ImportError> {
     let has = |needle: &str| text.contains(needle);
-    let imported = if has("<valgrindoutput>") || text.trim_start().starts_with("<?xml") {
+    // A report that was cut or edited is still no list of sites.
+    let is_xml = text.trim_start().starts_with('<');
+    let imported = if has("<valgrindoutput>") || is_xml {
         valgrind_xml(text)?
     } else if has("WARNING: ThreadSanitizer") || has("WARNING: DATA RACE") {
         Imported {
@@ -423,6 +425,7 @@ fn valgrind_xml(text: &str) -> Result<Imported, ImportError> {
     let mut sides: Vec<Side> = Vec::new();
     let mut frame = Frame::default();
     let mut is_race = false;
+    let mut is_valgrind = false;
     let mut content = String::new();
     let mut line = 1;
     let mut rest = text;
@@ -450,6 +453,9 @@ fn valgrind_xml(text: &str) -> Result<Imported, ImportError> {
                 }
                 "frame" => frame = Frame::default(),
                 _ => {}
+            }
+            if path.is_empty() && name == "valgrindoutput" {
+                is_valgrind = true;
             }
             path.push((name.to_string(), tag_line));
             content.clear();
@@ -502,7 +508,31 @@ fn valgrind_xml(text: &str) -> Result<Imported, ImportError> {
     if let Some((name, at)) = path.last() {
         return error(*at, format!("`<{name}>` is not closed"));
     }
+    if !is_valgrind {
+        return error(
+            1,
+            "XML, but no report of Valgrind's: there is no <valgrindoutput>",
+        );
+    }
     Ok(Imported { tool, races })
+}
+
+/// `table.c:52` or `prog+0x1234`.
+fn listed_site(word: &str) -> Option<Frame> {
+    if let Some((module, offset)) = word.split_once("+0x") {
+        return Some(Frame {
+            module: (!module.is_empty()).then(|| module.to_string()),
+            offset: Some(u64::from_str_radix(offset, 16).ok()?),
+            ..Frame::default()
+        })
+        .filter(|frame| frame.module.is_some());
+    }
+    let (file, line) = place(word)?;
+    Some(Frame {
+        file: Some(file),
+        line: Some(line),
+        ..Frame::default()
+    })
 }
 
 /// Lines such as `table.c:52 main.c:77`, with `read` or `write` before a site
@@ -522,20 +552,19 @@ fn pairs(text: &str) -> Result<Vec<Race>, ImportError> {
                 "read" => kind = AccessKind::Read,
                 "write" => kind = AccessKind::Write,
                 "<>" | "--" | "with" => {}
-                _ => match place(word) {
-                    Some((file, line)) => sides.push(Side {
+                _ => match listed_site(word) {
+                    Some(frame) => sides.push(Side {
                         kind: std::mem::replace(&mut kind, AccessKind::Unknown),
-                        stack: vec![Frame {
-                            file: Some(file),
-                            line: Some(line),
-                            ..Frame::default()
-                        }],
+                        stack: vec![frame],
                         ..Side::unknown()
                     }),
                     None => {
                         return error(
                             number,
-                            format!("`{word}` is no site; write `file.c:12 other.c:34`"),
+                            format!(
+                                "`{word}` is no site; write `file.c:12 other.c:34` or, of a \
+                                 program without debug info, `prog+0x1234 prog+0x5678`"
+                            ),
                         );
                     }
                 },
@@ -552,7 +581,7 @@ fn pairs(text: &str) -> Result<Vec<Race>, ImportError> {
     Ok(races)
 }
 
-fn base(path: &str) -> &str {
+pub(crate) fn base(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
@@ -566,9 +595,15 @@ fn same_side(candidate: &Access, found: &Access) -> bool {
         (one, other) => one == other || other == AccessKind::Free,
     };
     let (Some(file), Some(line)) = (&candidate.site.file, candidate.site.line) else {
-        return kinds
-            && candidate.site.function.is_some()
-            && candidate.site.function == found.site.function;
+        // Stripped code: the instruction, where both say it, else the function.
+        let instruction = |site: &Site| Some((site.module.clone()?, site.offset?));
+        let same = match (instruction(&candidate.site), instruction(&found.site)) {
+            (Some(one), Some(other)) if one == other => true,
+            _ => {
+                candidate.site.function.is_some() && candidate.site.function == found.site.function
+            }
+        };
+        return kinds && same;
     };
     let here = |other: Option<&String>, at: Option<u32>| {
         other.is_some_and(|other| base(other) == base(file)) && at == Some(line)
@@ -585,7 +620,10 @@ fn same_side(candidate: &Access, found: &Access) -> bool {
 pub fn is_candidate(candidate: &Race, found: &Race) -> bool {
     let [one, other] = &candidate.accesses;
     let [first, second] = &found.accesses;
-    let known = |access: &Access| access.site.file.is_some() || access.site.function.is_some();
+    let known = |access: &Access| {
+        let site = &access.site;
+        site.file.is_some() || site.function.is_some() || site.offset.is_some()
+    };
     let matches = |one: &Access, first: &Access| !known(one) || same_side(one, first);
     (matches(one, first) && matches(other, second))
         || (matches(one, second) && matches(other, first))

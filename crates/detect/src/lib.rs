@@ -13,6 +13,7 @@
 pub mod clock;
 pub mod import;
 pub mod shadow;
+pub mod steer;
 
 mod code;
 mod engine;
@@ -32,4 +33,4 @@ mod tasks;
 
 pub use engine::HappensBefore;
 pub use fork::{ForkError, in_child, silence_output};
-pub use passes::{Error, Options, detect, merge};
+pub use passes::{Error, Options, detect, exit_code, merge};

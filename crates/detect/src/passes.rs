@@ -75,7 +75,8 @@ struct First {
     program: Option<i32>,
 }
 
-fn exit_code(stop: Stop) -> Option<i32> {
+/// The exit code of a run that ended so; none if it did not end.
+pub fn exit_code(stop: Stop) -> Option<i32> {
     match stop {
         Stop::Ended(ProcessStatus::Exited(code)) => Some(code),
         Stop::Ended(ProcessStatus::Killed(signal)) => Some(128 + signal),

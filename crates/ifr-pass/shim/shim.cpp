@@ -193,13 +193,15 @@ extern "C" void dh_decompose(LLVMValueRef Ptr, LLVMModuleRef M,
 
 // No other thread can have this pointer: a local variable or fresh block whose
 // address stays in the function, memory that nobody writes, or thread-local.
-extern "C" int dh_private(LLVMValueRef Ptr) {
+extern "C" int dh_private(LLVMValueRef Ptr, int FollowCaptures) {
   const Value *O = getUnderlyingObject(unwrap(Ptr), 12);
   if (auto *G = dyn_cast<GlobalVariable>(O))
     return G->isConstant() || G->isThreadLocal();
   if (auto *I = dyn_cast<IntrinsicInst>(O))
     if (I->getIntrinsicID() == Intrinsic::threadlocal_address)
       return 1;
+  if (!FollowCaptures)
+    return 0;
   if (isa<AllocaInst>(O) || isNoAliasCall(O))
     return !PointerMayBeCaptured(O, /*ReturnCaptures=*/true, 200);
   if (auto *A = dyn_cast<Argument>(O))
@@ -462,6 +464,16 @@ extern "C" LLVMValueRef dh_split_if(LLVMValueRef Cond, LLVMValueRef At,
   MDBuilder MDB(Inst->getContext());
   MDNode *W = Unlikely ? MDB.createBranchWeights(1, 2000) : nullptr;
   return wrap(SplitBlockAndInsertIfThen(unwrap(Cond), Inst, false, W));
+}
+
+// The block that ends in `End`, an unconditional branch, goes on as before only
+// if `Cond` holds, and to `Past` otherwise, which must have no phis.
+extern "C" void dh_go_on_if(LLVMValueRef Cond, LLVMValueRef End,
+                            LLVMBasicBlockRef Past) {
+  auto *Inst = cast<Instruction>(unwrap(End));
+  IRBuilder<> B(Inst);
+  B.CreateCondBr(unwrap(Cond), Inst->getSuccessor(0), unwrap(Past));
+  Inst->eraseFromParent();
 }
 
 extern "C" LLVMValueRef dh_first_insertion(LLVMBasicBlockRef B) {

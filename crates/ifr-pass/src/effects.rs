@@ -12,6 +12,7 @@
 //! Beyond the paper: calls that LLVM proves `nosync` are transparent, and
 //! copying functions are accesses.
 
+use crate::without::Without;
 use crate::{ir, shim};
 use inkwell::llvm_sys::core::*;
 use inkwell::llvm_sys::prelude::*;
@@ -410,7 +411,7 @@ fn copies(name: &str, call: LLVMValueRef) -> Vec<Bulk> {
     }
 }
 
-fn of_call(call: LLVMValueRef, in_rust: bool) -> Effect {
+fn of_call(call: LLVMValueRef, in_rust: bool, without: Without) -> Effect {
     let mut effect = Effect::default();
     // SAFETY: a live call or invoke, as the opcode said.
     let (facts, arguments) = unsafe {
@@ -419,7 +420,7 @@ fn of_call(call: LLVMValueRef, in_rust: bool) -> Effect {
         }
         (shim::dh_call_facts(call), LLVMGetNumArgOperands(call))
     };
-    for index in 0..arguments {
+    for index in 0..if without.library { 0 } else { arguments } {
         // SAFETY: `index` is an argument of this live call.
         let kind = unsafe { shim::dh_byval_type(call, index) };
         if !kind.is_null() {
@@ -431,7 +432,12 @@ fn of_call(call: LLVMValueRef, in_rust: bool) -> Effect {
             });
         }
     }
-    let (no_sync, returns, no_unwind) = (facts & 1 != 0, facts & 2 != 0, facts & 4 != 0);
+    let known = !without.summaries;
+    let (no_sync, returns, no_unwind) = (
+        known && facts & 1 != 0,
+        known && facts & 2 != 0,
+        known && facts & 4 != 0,
+    );
     let Some(target) = ir::callee(call) else {
         // SAFETY: a live call; the query accepts any value.
         let assembly = unsafe { LLVMIsAInlineAsm(LLVMGetCalledValue(call)) };
@@ -454,12 +460,14 @@ fn of_call(call: LLVMValueRef, in_rust: bool) -> Effect {
     }
     let declared = ir::is_declaration(target);
     if declared {
-        effect.bulk.extend(copies(&name, call));
+        if !without.library {
+            effect.bulk.extend(copies(&name, call));
+        }
         if name.starts_with("llvm.") {
-            effect.kills_backward = !returns && !name.starts_with("llvm.mem");
+            effect.kills_backward = facts & 2 == 0 && !name.starts_with("llvm.mem");
             return effect;
         }
-        if is_quiet_library(&name) {
+        if is_quiet_library(&name) && !without.library {
             return effect;
         }
         if is_release_only(&name) {
@@ -484,7 +492,12 @@ fn of_call(call: LLVMValueRef, in_rust: bool) -> Effect {
 
 /// What `instruction` does; `in_rust` says that it belongs to Rust code, whose
 /// calls through pointers may land in the precompiled standard library.
-pub fn of(instruction: LLVMValueRef, module: LLVMModuleRef, in_rust: bool) -> Effect {
+pub fn of(
+    instruction: LLVMValueRef,
+    module: LLVMModuleRef,
+    in_rust: bool,
+    without: Without,
+) -> Effect {
     let mut effect = Effect::default();
     match ir::opcode(instruction) {
         LLVMOpcode::LLVMLoad | LLVMOpcode::LLVMStore => {
@@ -532,9 +545,9 @@ pub fn of(instruction: LLVMValueRef, module: LLVMModuleRef, in_rust: bool) -> Ef
             effect.stop_before = releases(order);
             effect.kills_forward = effect.stop_before;
         }
-        LLVMOpcode::LLVMCall => return of_call(instruction, in_rust),
+        LLVMOpcode::LLVMCall => return of_call(instruction, in_rust, without),
         LLVMOpcode::LLVMInvoke | LLVMOpcode::LLVMCallBr => {
-            effect = of_call(instruction, in_rust);
+            effect = of_call(instruction, in_rust, without);
             effect.kills_backward = true;
             effect.kills_forward = true;
         }

@@ -27,6 +27,7 @@ mod placement;
 mod ranges;
 mod regions;
 mod shim;
+mod without;
 
 use inkwell::llvm_sys::prelude::{LLVMModuleRef, LLVMValueRef};
 use std::ffi::{c_char, c_int, c_void};

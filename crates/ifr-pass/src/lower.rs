@@ -11,6 +11,7 @@
 //! `shadow`); a test there compares them.
 
 use crate::placement::{self, MARK, RANGE_MARK, STOP_MARK, STRING_MARK, describe};
+use crate::without::Without;
 use crate::{ir, shim};
 use inkwell::llvm_sys::core::*;
 use inkwell::llvm_sys::debuginfo::LLVMInstructionGetDebugLoc;
@@ -18,6 +19,7 @@ use inkwell::llvm_sys::prelude::*;
 use inkwell::llvm_sys::{
     LLVMAttributeFunctionIndex, LLVMIntPredicate, LLVMLinkage, LLVMOpcode, LLVMThreadLocalMode,
 };
+use std::cell::Cell;
 use std::ffi::CStr;
 
 /// Which bits of an address choose its slot.
@@ -25,6 +27,14 @@ pub const SLOT_MASK: u64 = 0x3fff_ffff_fff8;
 /// Where the slots begin: not a round number, so that a location and its slot
 /// never share their low 12 bits.
 pub const SLOT_BASE: u64 = 0x1000_0000_0840;
+
+/// Words of the run-time's share table (`threads::SITES` there).
+pub const SITES: u64 = 1 << 14;
+
+/// Words of the thread-local block.
+const KEY: u64 = 3;
+const LOTTERY: u64 = 4;
+const SHARES: u64 = 5;
 
 /// LLVM's number for the `preserve_most` convention.
 const PRESERVE_MOST: u32 = 14;
@@ -39,6 +49,25 @@ struct Lowering {
     i64: LLVMTypeRef,
     pointer: LLVMTypeRef,
     void: LLVMTypeRef,
+    /// The next site's place in the run-time's share table.
+    next_place: Cell<u64>,
+    without: Without,
+}
+
+/// Where a module's sites begin in the share table: somewhere else in every
+/// module.
+fn first_place(module: LLVMModuleRef) -> u64 {
+    let mut length = 0;
+    // SAFETY: LLVM returns a pointer to `length` bytes that live as long as the
+    // module.
+    let name = unsafe {
+        let start = LLVMGetModuleIdentifier(module, &mut length);
+        std::slice::from_raw_parts(start.cast::<u8>(), length)
+    };
+    let hash = name.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    hash >> 32
 }
 
 /// Lowers the whole module; says whether anything changed.
@@ -53,6 +82,8 @@ pub fn lower(module: LLVMModuleRef, _is_lto: bool) -> bool {
             i64: LLVMInt64TypeInContext(context),
             pointer: LLVMPointerTypeInContext(context, 0),
             void: LLVMVoidTypeInContext(context),
+            next_place: Cell::new(first_place(module)),
+            without: Without::read(),
         }
     };
     let mut changed = lowering.name_the_tool();
@@ -281,8 +312,50 @@ impl Lowering {
         }
     }
 
+    /// A word of the thread-local block.
+    fn state(&self, index: u64, kind: LLVMTypeRef) -> LLVMValueRef {
+        let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
+        // SAFETY: a live builder; the block has eight aligned words.
+        unsafe {
+            let mut index = self.number(index);
+            let at = LLVMBuildGEP2(self.builder, self.i64, state, &mut index, 1, c"".as_ptr());
+            let word = LLVMBuildLoad2(self.builder, kind, at, c"".as_ptr());
+            LLVMSetAlignment(word, 8);
+            word
+        }
+    }
+
+    /// Loads the thread's word and makes a block that runs while it is not 0
+    /// and the site has a share left under `cap`: nothing is called, and no
+    /// shadow is read, once that is used up. Also gives the site's place in the
+    /// table of shares.
+    fn guard(&self, at: LLVMValueRef) -> (LLVMValueRef, LLVMValueRef, u64) {
+        let (now, inside) = self.guard_of_thread(at);
+        let place = self.next_place.get() % SITES;
+        self.next_place.set(place + 1);
+        self.stand(inside);
+        let shares = self.state(SHARES, self.pointer);
+        // SAFETY: a live builder in front of `inside`; the table, where there
+        // is one, has `SITES` words.
+        unsafe {
+            let b = self.builder;
+            let none = c"".as_ptr();
+            let capped = LLVMBuildIsNotNull(b, shares, none);
+            let asks = shim::dh_split_if(capped, inside, 1);
+            self.stand(asks);
+            let key = self.state(KEY, self.i64);
+            let mut index = self.number(place);
+            let word = LLVMBuildGEP2(b, self.i64, shares, &mut index, 1, none);
+            let used = LLVMBuildLoad2(b, self.i64, word, none);
+            LLVMSetAlignment(used, 8);
+            let left = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntULT, used, key, none);
+            shim::dh_go_on_if(left, asks, ir::parent(at));
+        }
+        (now, inside, place)
+    }
+
     /// Loads the thread's word and makes a block that runs while it is not 0.
-    fn guard(&self, at: LLVMValueRef) -> (LLVMValueRef, LLVMValueRef) {
+    fn guard_of_thread(&self, at: LLVMValueRef) -> (LLVMValueRef, LLVMValueRef) {
         self.stand(at);
         let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
         // SAFETY: a live builder; the global is 8 bytes and aligned.
@@ -304,25 +377,27 @@ impl Lowering {
         let last = group[group.len() - 1];
         match kind_of(last) {
             Some(Kind::Mark) => {
-                let (now, end) = self.guard(last);
+                let (now, end, place) = self.guard(last);
                 for &mark in group {
-                    self.mark(function, now, mark, end);
+                    self.mark(function, now, mark, place, end);
                 }
             }
             Some(Kind::Range) => {
-                let (now, mut end) = self.guard(last);
+                let (now, mut end, place) = self.guard(last);
                 let description = ir::constant(ir::operand(last, 4)).unwrap_or(0);
                 if description & describe::OFTEN_SHORT != 0 {
                     end = self.unless_in_one_active_granule(now, last, description, end);
                 }
                 self.stand(end);
-                let mut arguments: Vec<_> = (0..5).map(|at| ir::operand(last, at)).collect();
+                let mut arguments: Vec<_> = (0..4).map(|at| ir::operand(last, at)).collect();
+                arguments.push(self.number(description | place << describe::PLACE));
                 self.call(function, c"__deadheat_ifr_range", &mut arguments, last);
             }
             Some(Kind::String) => {
-                let (_, end) = self.guard(last);
+                let (_, end, place) = self.guard(last);
                 self.stand(end);
                 let mut arguments: Vec<_> = (0..2).map(|at| ir::operand(last, at)).collect();
+                arguments.push(self.number(place));
                 self.call(function, c"__deadheat_ifr_string", &mut arguments, last);
             }
             Some(Kind::Stop) => {
@@ -390,6 +465,7 @@ impl Lowering {
         function: LLVMValueRef,
         now: LLVMValueRef,
         mark: LLVMValueRef,
+        place: u64,
         end: LLVMValueRef,
     ) {
         let address = ir::operand(mark, 0);
@@ -483,53 +559,18 @@ impl Lowering {
                 shim::dh_split_if(cold, end, 1)
             }
         };
-        if description & describe::SHORT_SCOPE == 0 {
-            self.stand(cold_end);
-            let mut arguments = [address, self.number(description)];
-            self.call(function, c"__deadheat_ifr_start", &mut arguments, mark);
-            return;
-        }
-        // A site that has used up its share under `cap` says so in a word per
-        // thread; the call is spared until the thread's key changes.
         let cold_end = match seen {
-            Some((differs, mask)) if !write => {
+            Some((differs, mask))
+                if !write && description & describe::SHORT_SCOPE != 0 && !self.without.adaptive =>
+            {
                 self.unless_read_before(now, differs, mask, cold_end)
             }
             _ => cold_end,
         };
         self.stand(cold_end);
-        // SAFETY: a live builder; the words and the key are aligned and of this
-        // size, the index is below 8.
-        unsafe {
-            let b = self.builder;
-            let none = c"".as_ptr();
-            let words = LLVMArrayType2(self.i64, 8);
-            let exhausted = LLVMAddGlobal(self.module, words, c"__deadheat_ifr_share".as_ptr());
-            LLVMSetLinkage(exhausted, LLVMLinkage::LLVMPrivateLinkage);
-            LLVMSetInitializer(exhausted, LLVMConstNull(words));
-            LLVMSetAlignment(exhausted, 64);
-            let number = LLVMBuildLShr(b, now, self.number(56), none);
-            let mut place = LLVMBuildAnd(b, number, self.number(7), none);
-            let word = LLVMBuildGEP2(b, self.i64, exhausted, &mut place, 1, none);
-            let used = LLVMBuildLoad2(b, self.i64, word, none);
-            LLVMSetAlignment(used, 8);
-            let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
-            let mut third = self.number(3);
-            let key = LLVMBuildGEP2(b, self.i64, state, &mut third, 1, none);
-            let key = LLVMBuildLoad2(b, self.i64, key, none);
-            LLVMSetAlignment(key, 8);
-            let left = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntNE, used, key, none);
-            let inside = shim::dh_split_if(left, cold_end, 0);
-            self.stand(inside);
-            let at = LLVMBuildPtrToInt(b, exhausted, self.i64, none);
-            let mut arguments = [address, self.number(description), at];
-            self.call(
-                function,
-                c"__deadheat_ifr_start_short",
-                &mut arguments,
-                mark,
-            );
-        }
+        let description = self.number(description | place << describe::PLACE);
+        let mut arguments = [address, description];
+        self.call(function, c"__deadheat_ifr_start", &mut arguments, mark);
     }
 
     /// A block that runs unless the bytes were read under monitors before, are
@@ -557,8 +598,8 @@ impl Lowering {
                 LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntNE, clash, self.number(0), none);
             let fresh = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntEQ, held, self.number(0), none);
             let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
-            let mut fourth = self.number(4);
-            let counter = LLVMBuildGEP2(b, self.i64, state, &mut fourth, 1, none);
+            let mut place = self.number(LOTTERY);
+            let counter = LLVMBuildGEP2(b, self.i64, state, &mut place, 1, none);
             let left = LLVMBuildLoad2(b, self.i64, counter, none);
             LLVMSetAlignment(left, 8);
             let left = LLVMBuildSub(b, left, self.number(1), none);

@@ -40,6 +40,8 @@ pub mod describe {
     pub const ALIGNED_4: u64 = 1 << 21;
     /// A walk that is often only a few bytes long.
     pub const OFTEN_SHORT: u64 = 1 << 20;
+    /// From this bit on: the site's place in the table of shares.
+    pub const PLACE: u32 = 32;
 }
 
 /// What is started at a point, by strength.

@@ -15,10 +15,12 @@
 
 use crate::effects::{self, Effect};
 use crate::shim::{self, Session};
+use crate::without::Without;
 use crate::{ir, ranges};
 use inkwell::llvm_sys::LLVMOpcode;
 use inkwell::llvm_sys::prelude::*;
 use std::collections::HashMap;
+use std::ffi::c_int;
 
 /// One address expression with its width.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -145,6 +147,7 @@ const MOST_BITS: usize = 1 << 28;
 pub fn read(function: LLVMValueRef, session: Session) -> Regions {
     let module = ir::module_of(function);
     let in_rust = effects::is_rust_symbol(&ir::name(function));
+    let without = Without::read();
     let blocks = ir::blocks(function);
     let number: HashMap<LLVMBasicBlockRef, usize> = blocks
         .iter()
@@ -169,7 +172,12 @@ pub fn read(function: LLVMValueRef, session: Session) -> Regions {
         .map(|&block| {
             ir::instructions(block)
                 .into_iter()
-                .map(|instruction| (instruction, effects::of(instruction, module, in_rust)))
+                .map(|instruction| {
+                    (
+                        instruction,
+                        effects::of(instruction, module, in_rust, without),
+                    )
+                })
                 .collect()
         })
         .collect();
@@ -178,7 +186,7 @@ pub fn read(function: LLVMValueRef, session: Session) -> Regions {
             // SAFETY: a live pointer value.
             access.size == 0
                 || access.size > 1 << 16
-                || unsafe { shim::dh_private(access.pointer) } != 0
+                || unsafe { shim::dh_private(access.pointer, c_int::from(!without.escape)) } != 0
         });
         if hide {
             effect.access = None;
@@ -195,11 +203,15 @@ pub fn read(function: LLVMValueRef, session: Session) -> Regions {
                 effects::Bulk::String { .. } => return true,
             };
             // SAFETY: a live pointer value.
-            unsafe { shim::dh_private(*pointer) == 0 }
+            unsafe { shim::dh_private(*pointer, c_int::from(!without.escape)) == 0 }
         });
     }
     mark_heads(&mut cut, session);
-    let ranges = ranges::take(session, module, &mut all);
+    let ranges = if without.ranges {
+        Vec::new()
+    } else {
+        ranges::take(session, module, &mut all)
+    };
 
     let mut numbers: HashMap<Location, usize> = HashMap::new();
     let mut locations: Vec<Seen> = Vec::new();

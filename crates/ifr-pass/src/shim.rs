@@ -31,7 +31,7 @@ unsafe extern "C" {
         scale: *mut i64,
         offset: *mut i64,
     );
-    pub fn dh_private(pointer: LLVMValueRef) -> c_int;
+    pub fn dh_private(pointer: LLVMValueRef, follow_captures: c_int) -> c_int;
     pub fn dh_store_size(module: LLVMModuleRef, kind: LLVMTypeRef) -> u64;
     pub fn dh_is_debug_or_lifetime(instruction: LLVMValueRef) -> c_int;
     pub fn dh_call_facts(call: LLVMValueRef) -> c_uint;
@@ -63,6 +63,7 @@ unsafe extern "C" {
         max_exits: c_uint,
     ) -> c_int;
     pub fn dh_split_if(condition: LLVMValueRef, at: LLVMValueRef, unlikely: c_int) -> LLVMValueRef;
+    pub fn dh_go_on_if(condition: LLVMValueRef, end: LLVMValueRef, past: LLVMBasicBlockRef);
     pub fn dh_first_insertion(block: LLVMBasicBlockRef) -> LLVMValueRef;
     pub fn dh_set_location(instruction: LLVMValueRef, from: LLVMValueRef, function: LLVMValueRef);
     pub fn dh_forget_memory_facts(function: LLVMValueRef);

@@ -21,7 +21,13 @@ fn plugin() -> PathBuf {
 }
 
 fn optimise(passes: &str, source: &str) -> String {
+    optimise_without("", passes, source)
+}
+
+/// With parts of the pass left out.
+fn optimise_without(parts: &str, passes: &str, source: &str) -> String {
     let mut opt = Command::new("opt-22")
+        .env("DEADHEAT_IFR_WITHOUT", parts)
         .arg(format!("-load-pass-plugin={}", plugin().display()))
         .args([&format!("-passes={passes}"), "-S", "-", "-o", "-"])
         .stdin(Stdio::piped())
@@ -52,8 +58,8 @@ declare i32 @fprintf(ptr, ptr, ...)
 ";
 
 /// The steps of the one function of `body` after placement.
-fn steps(body: &str) -> Vec<String> {
-    let text = optimise("deadheat-ifr-place", &format!("{HEAD}{body}"));
+fn steps(parts: &str, body: &str) -> Vec<String> {
+    let text = optimise_without(parts, "deadheat-ifr-place", &format!("{HEAD}{body}"));
     let mut steps = Vec::new();
     let mut inside = false;
     for line in text.lines() {
@@ -106,7 +112,11 @@ fn steps(body: &str) -> Vec<String> {
 }
 
 fn check(body: &str, expected: &str) {
-    let found = steps(body).join(" ");
+    check_without("", body, expected);
+}
+
+fn check_without(parts: &str, body: &str, expected: &str) {
+    let found = steps(parts, body).join(" ");
     assert_eq!(
         found,
         expected.split_whitespace().collect::<Vec<_>>().join(" ")
@@ -431,4 +441,120 @@ fn lowering_twice_changes_nothing() {
         twice.matches("@__deadheat_ifr_start(").count()
     );
     assert!(once.contains("call preserve_mostcc void @__deadheat_ifr_start("));
+}
+
+#[test]
+fn figure_2_regions_reach_over_acquires_after_and_releases_before() {
+    // The writer's region reaches from its last acquire over the release before
+    // the write; the reader's goes on over acquires after the read.
+    check(
+        "define void @f(ptr %m, ptr %x) {
+entry:
+  call i32 @pthread_mutex_lock(ptr %m)
+  call i32 @pthread_mutex_unlock(ptr %m)
+  store i32 1, ptr %x, align 4
+  call i32 @pthread_mutex_lock(ptr %m)
+  ret void
+}",
+        "entry: lock strong unlock strong store lock",
+    );
+    check(
+        "define i32 @f(ptr %m, ptr %x) {
+entry:
+  call i32 @pthread_mutex_unlock(ptr %m)
+  %v = load i32, ptr %x, align 4
+  call i32 @pthread_mutex_lock(ptr %m)
+  call i32 @pthread_mutex_lock(ptr %m)
+  call i32 @pthread_mutex_unlock(ptr %m)
+  ret i32 %v
+}",
+        "entry: weak unlock weak load lock lock unlock",
+    );
+}
+
+#[test]
+fn figure_3_a_critical_section_is_a_region_of_its_own() {
+    // Nothing starts before the acquire and nothing again after the release.
+    for (access, monitor) in [
+        ("store i32 1, ptr %x, align 4", "strong store"),
+        ("%v = load i32, ptr %x, align 4", "weak load"),
+    ] {
+        check(
+            &format!(
+                "define void @f(ptr %m, ptr %x) {{
+entry:
+  call i32 @pthread_mutex_lock(ptr %m)
+  {access}
+  call i32 @pthread_mutex_unlock(ptr %m)
+  ret void
+}}"
+            ),
+            &format!("entry: lock {monitor} unlock"),
+        );
+    }
+}
+
+#[test]
+fn each_part_can_be_left_out() {
+    let quiet_call = "define void @f(ptr %x, ptr %y) {
+entry:
+  store i32 1, ptr %x, align 4
+  call void @unknown() nosync nounwind willreturn
+  store i32 1, ptr %y, align 4
+  ret void
+}";
+    check(quiet_call, "entry: strong strong store call store");
+    check_without(
+        "summaries",
+        quiet_call,
+        "entry: strong store call strong store",
+    );
+    let library_call = "declare i64 @strlen(ptr)
+define void @f(ptr %x, ptr %y) {
+entry:
+  store i32 1, ptr %x, align 4
+  %n = call i64 @strlen(ptr %y)
+  store i32 1, ptr %y, align 4
+  ret void
+}";
+    check(library_call, "entry: strong strong store store");
+    check_without("library", library_call, "entry: strong store strong store");
+    let walk = "define void @f() mustprogress {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
+  %p = getelementptr inbounds [1000 x i32], ptr @array, i64 0, i64 %i
+  store i32 1, ptr %p, align 4
+  %j = add nuw nsw i64 %i, 1
+  %c = icmp eq i64 %j, 1000
+  br i1 %c, label %done, label %loop
+done:
+  ret void
+}";
+    check(walk, "entry: range loop: store done:");
+    check_without("ranges", walk, "entry: loop: strong store done:");
+    let local = "define i32 @f() {
+entry:
+  %local = alloca i32, align 4
+  store i32 1, ptr %local, align 4
+  %b = load i32, ptr %local, align 4
+  ret i32 %b
+}";
+    check(local, "entry: store load");
+    check_without("escape", local, "entry: strong store load");
+}
+
+#[test]
+fn a_used_up_site_is_passed_by_without_a_call() {
+    // The share is asked for before the shadow is read, and past it is where
+    // the access is.
+    let body =
+        format!("{HEAD}define void @f(ptr %x) {{\n  store i64 1, ptr %x, align 8\n  ret void\n}}");
+    let text = optimise("deadheat-ifr", &body);
+    let function = text.split("define void @f").nth(1).unwrap();
+    let share = function.find("icmp ult i64").expect("no test of the share");
+    let shadow = function.find("inttoptr").expect("no shadow is read");
+    let call = function.find("@__deadheat_ifr_start(").unwrap();
+    assert!(share < shadow && shadow < call, "{function}");
 }

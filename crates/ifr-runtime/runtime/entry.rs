@@ -6,7 +6,6 @@
 
 use crate::monitor::{self, Asker};
 use core::arch::global_asm;
-use core::sync::atomic::AtomicU64;
 
 global_asm!(
     ".section .tbss.__deadheat_ifr_tls,\"awT\",@nobits",
@@ -88,16 +87,10 @@ keeping_registers!(
     "rcx"
 );
 keeping_registers!(
-    "__deadheat_ifr_start_short",
-    "__deadheat_ifr_start_short_slow",
-    "rcx",
-    "r8"
-);
-keeping_registers!(
     "__deadheat_ifr_string",
     "__deadheat_ifr_string_slow",
-    "rdx",
-    "rcx"
+    "rcx",
+    "r8"
 );
 
 // `range` has five arguments already: the site goes into the sixth register and
@@ -185,19 +178,6 @@ extern "C" fn __deadheat_ifr_start_slow(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __deadheat_ifr_start_short_slow(
-    address: usize,
-    description: u64,
-    exhausted: *const AtomicU64,
-    site: usize,
-    frame: usize,
-) {
-    // SAFETY: the pass made eight words for this site.
-    let exhausted = unsafe { &*exhausted.cast::<[AtomicU64; 8]>() };
-    monitor::start_short(address, description, exhausted, Asker { site, frame });
-}
-
-#[unsafe(no_mangle)]
 extern "C" fn __deadheat_ifr_range_slow(
     lo: usize,
     length: usize,
@@ -211,7 +191,13 @@ extern "C" fn __deadheat_ifr_range_slow(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn __deadheat_ifr_string_slow(source: usize, target: usize, site: usize, frame: usize) {
+extern "C" fn __deadheat_ifr_string_slow(
+    source: usize,
+    target: usize,
+    place: u64,
+    site: usize,
+    frame: usize,
+) {
     // SAFETY: the pass calls this right before the program reads the string.
-    unsafe { monitor::string(source, target, Asker { site, frame }) };
+    unsafe { monitor::string(source, target, place, Asker { site, frame }) };
 }

@@ -51,7 +51,7 @@ unsafe extern "C" fn start(
                 Text::to(2)
                     .str("deadheat: DEADHEAT_IFR does not know `")
                     .bytes(piece)
-                    .str("`; it takes sample=PERCENT, cap=N, exitcode=N, json=FILE, stats=1, off=1, with commas between\n")
+                    .str("`; it takes sample=PERCENT, cap=N, budget=PERCENT, signal=N, exitcode=N, json=FILE, stats=1, off=1, with commas between\n")
                     .flush();
                 sys::exit_group(2);
             }
@@ -70,6 +70,10 @@ unsafe extern "C" fn start(
     unsafe { on_exit(at_exit, core::ptr::null_mut()) };
     for signal in FATAL {
         catch(signal);
+    }
+    let asked = options::SIGNAL.load(Ordering::Relaxed) as c_int;
+    if asked != 0 && threads::is_ready() {
+        on_demand(asked);
     }
 }
 
@@ -129,6 +133,31 @@ fn catch(signal: c_int) {
     }
 }
 
+/// Takes the signal by which the user asks for what was found so far.
+fn on_demand(signal: c_int) {
+    let action = Action {
+        handler: asked as *const () as usize,
+        mask: [u64::MAX; 16],
+        // SA_RESTART | SA_ONSTACK
+        flags: 0x1000_0000 | 0x0800_0000,
+        restorer: 0,
+    };
+    // SAFETY: the structure has glibc's layout.
+    if unsafe { sigaction(signal, &action, core::ptr::null_mut()) } != 0 {
+        Text::to(2)
+            .str("deadheat: DEADHEAT_IFR=signal=")
+            .number(signal as u64)
+            .str(": this signal cannot be taken\n")
+            .flush();
+        sys::exit_group(2);
+    }
+}
+
+/// Only system calls and our own memory: right in the middle of anything.
+unsafe extern "C" fn asked(_: c_int) {
+    publish(None);
+}
+
 // ---- telling ------------------------------------------------------------------
 
 /// Tells of the races, once; what the process should exit with.
@@ -147,28 +176,33 @@ pub fn tell(end: End) -> c_int {
             .str(" monitors started\n")
             .flush();
     }
-    // A last monitor may still be writing its record; nobody waits for it.
-    let _held = races::LOCK.try_lock();
-    let records = races::records();
-    let json = !options::JSON.load(Ordering::Relaxed).is_null();
-    if !records.is_empty() || (json && threads::is_ready()) {
-        let log = sys::memory_file();
-        let told = log >= 0 && {
-            write_log(log, end);
-            sys::rewind(log);
-            let told = run_tool(log);
-            sys::close(log);
-            told
-        };
-        if !told {
-            tell_plainly();
-        }
-    }
+    publish(Some(end));
     let wanted = options::EXIT_CODE.load(Ordering::Relaxed) as c_int;
-    if !records.is_empty() && code == 0 && wanted != 0 {
+    if !races::records().is_empty() && code == 0 && wanted != 0 {
         return wanted;
     }
     code
+}
+
+/// Prints and writes what was found so far; `end` if the program ends with it.
+fn publish(end: Option<End>) {
+    // A last monitor may still be writing its record; nobody waits for it.
+    let _held = races::LOCK.try_lock();
+    let json = !options::JSON.load(Ordering::Relaxed).is_null();
+    if races::records().is_empty() && !(json && threads::is_ready()) {
+        return;
+    }
+    let log = sys::memory_file();
+    let told = log >= 0 && {
+        write_log(log, end);
+        sys::rewind(log);
+        let told = run_tool(log);
+        sys::close(log);
+        told
+    };
+    if !told {
+        tell_plainly();
+    }
 }
 
 static PROCESS: AtomicU32 = AtomicU32::new(0);
@@ -217,7 +251,7 @@ fn write_side(log: &mut Text, side: &Side) {
     }
 }
 
-fn write_log(fd: i32, end: End) {
+fn write_log(fd: i32, end: Option<End>) {
     let mut log = Text::to(fd);
     log.str("deadheat-ifr 1\n");
     let buffer = sys::map(FILE_BUFFER);
@@ -239,8 +273,9 @@ fn write_log(fd: i32, end: End) {
     });
     log.str("\n");
     match end {
-        End::Code(code) => log.str("exit ").number((code & 0xff) as u64).str("\n"),
-        End::Signal(signal) => log.str("signal ").number(signal as u64).str("\n"),
+        Some(End::Code(code)) => log.str("exit ").number((code & 0xff) as u64).str("\n"),
+        Some(End::Signal(signal)) => log.str("signal ").number(signal as u64).str("\n"),
+        None => &mut log,
     };
     log.str("monitors ")
         .number(threads::monitors_started())
@@ -255,8 +290,11 @@ fn write_log(fd: i32, end: End) {
     log.str("cap ")
         .number(u64::from(options::CAP.load(Ordering::Relaxed)))
         .str("\n");
+    log.str("budget ")
+        .number(u64::from(options::BUDGET.load(Ordering::Relaxed)))
+        .str("\n");
     foreign::write(&mut log);
-    for record in races::records() {
+    for record in races::current() {
         log.str("race ")
             .number(record.instances.load(Ordering::Relaxed))
             .str(" ")
@@ -312,7 +350,7 @@ fn run_tool(log: i32) -> bool {
 /// Addresses by module, when nobody is there to name them.
 fn tell_plainly() {
     let mut out = Text::to(2);
-    for (number, record) in races::records().iter().enumerate() {
+    for (number, record) in races::current().enumerate() {
         out.str("==================\ndata race #")
             .number(number as u64 + 1)
             .str("\n");

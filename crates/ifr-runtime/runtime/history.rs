@@ -11,12 +11,15 @@
 //! instrumented code) once per activation: as long as frame and return address
 //! are those of the last chain, the chain is the same.
 
-use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::sys;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 pub const FRAMES: usize = 14;
 const RECENT: usize = 2048;
 const CHAINS: usize = 256;
 const WALKS: usize = 64;
+/// How often a reader looks for an entry that is being written.
+const ATTEMPTS: usize = 64;
 
 #[repr(C)]
 struct Recent {
@@ -164,12 +167,18 @@ impl History {
     ) {
         let chain = self.chain(frame, stack_top);
         let entry = &self.recent[place(granule)];
+        let rest = u64::from(chain) << 32 | u64::from(write) << 16 | u64::from(size & 0xffff);
+        // What stands there already is left whole for those who read it now.
+        if entry.granule.load(Ordering::Relaxed) == granule & !7
+            && entry.site.load(Ordering::Relaxed) == site
+            && entry.rest.load(Ordering::Relaxed) == rest
+        {
+            return;
+        }
         entry.granule.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
         entry.site.store(site, Ordering::Relaxed);
-        entry.rest.store(
-            u64::from(chain) << 32 | u64::from(write) << 16 | u64::from(size & 0xffff),
-            Ordering::Relaxed,
-        );
+        entry.rest.store(rest, Ordering::Relaxed);
         entry.granule.store(granule & !7, Ordering::Release);
     }
 
@@ -207,12 +216,28 @@ impl History {
         for (place, value) in side.frames.iter_mut().zip(&chain.frames).take(depth) {
             *place = value.load(Ordering::Relaxed);
         }
-        if chain.serial.load(Ordering::Acquire) == serial {
+        fence(Ordering::Acquire);
+        if chain.serial.load(Ordering::Relaxed) == serial {
             side.depth = depth;
         }
     }
 
-    /// Who put a monitor on this address: by granule, or by walk.
+    /// Who put a monitor on this address: by granule, or by walk. The owner may
+    /// be in the middle of an entry: it is given the time to end it.
+    pub fn find_patiently(&self, address: usize, walked: bool, side: &mut Side) -> bool {
+        for attempt in 0..ATTEMPTS {
+            if self.find(address, walked, side) && side.depth > 0 {
+                return true;
+            }
+            if attempt > ATTEMPTS / 2 {
+                sys::yield_now();
+            }
+            core::hint::spin_loop();
+        }
+        side.site != 0
+    }
+
+    /// What stands there at this moment.
     pub fn find(&self, address: usize, walked: bool, side: &mut Side) -> bool {
         if !walked {
             let granule = address & !7;
@@ -220,7 +245,8 @@ impl History {
             if entry.granule.load(Ordering::Acquire) == granule {
                 let site = entry.site.load(Ordering::Relaxed);
                 let rest = entry.rest.load(Ordering::Relaxed);
-                if entry.granule.load(Ordering::Acquire) == granule {
+                fence(Ordering::Acquire);
+                if entry.granule.load(Ordering::Relaxed) == granule {
                     side.site = site;
                     side.write = rest >> 16 & 1 != 0;
                     side.size = rest as u32 & 0xffff;

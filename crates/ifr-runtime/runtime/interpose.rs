@@ -578,8 +578,12 @@ unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
 
 static SAMPLING: AtomicBool = AtomicBool::new(false);
 
-/// The cap is refilled this often.
-const REFILL_MICROS: u64 = 100_000;
+/// The cap is refilled this often: all sites of all threads at once, so that
+/// those that meet are open together.
+const REFILL_MICROS: u64 = 10_000;
+
+/// How often the spent time is compared with the budget.
+const BUDGET_MICROS: u64 = 1_000;
 
 /// One percent of a sampling period of a tenth of a second. The paper's period
 /// is a second, which programs of a second never see twice.
@@ -587,6 +591,10 @@ const WINDOW_MICROS: u64 = 1_000;
 
 unsafe extern "C" fn sample(_: *mut c_void) -> *mut c_void {
     let share = u64::from(options::SAMPLE.load(Ordering::Relaxed));
+    let budget = u64::from(options::BUDGET.load(Ordering::Relaxed));
+    if budget != 0 && share >= 100 {
+        keep_budget(budget);
+    }
     if share < 100 {
         // The first window opens somewhere in the first period, so that short
         // programs are not always seen from their start.
@@ -606,10 +614,40 @@ unsafe extern "C" fn sample(_: *mut c_void) -> *mut c_void {
     }
 }
 
+/// Monitors run while the time that they took is below `budget` percent of the
+/// time that the threads had, of this and all periods before.
+fn keep_budget(budget: u64) -> ! {
+    let (mut before, _) = threads::spent();
+    let mut clock = sys::cycles();
+    let mut open = true;
+    // What was spent above what was allowed; never saved up below nothing.
+    let mut debt = 0i128;
+    let mut periods = 0u64;
+    loop {
+        sys::sleep_micros(BUDGET_MICROS);
+        let (spent, live) = threads::spent();
+        let at = sys::cycles();
+        let threads = live.min(sys::processors()).max(1);
+        let had = at.wrapping_sub(clock).saturating_mul(threads);
+        debt += i128::from(spent.wrapping_sub(before));
+        debt = (debt - i128::from(had / 100 * budget)).max(0);
+        (before, clock) = (spent, at);
+        periods += 1;
+        if periods.is_multiple_of(REFILL_MICROS / BUDGET_MICROS) {
+            threads::refill();
+        }
+        if open != (debt == 0) {
+            open = debt == 0;
+            threads::window(open);
+        }
+    }
+}
+
 /// Starts the thread that opens and closes windows, once it is needed.
 fn sampler() {
-    let wanted =
-        options::SAMPLE.load(Ordering::Relaxed) < 100 || options::CAP.load(Ordering::Relaxed) != 0;
+    let wanted = options::SAMPLE.load(Ordering::Relaxed) < 100
+        || options::BUDGET.load(Ordering::Relaxed) != 0
+        || options::CAP.load(Ordering::Relaxed) != 0;
     if !wanted || !threads::is_ready() || SAMPLING.swap(true, Ordering::Relaxed) {
         return;
     }

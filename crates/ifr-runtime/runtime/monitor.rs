@@ -9,12 +9,22 @@
 
 use crate::history::Side;
 use crate::shadow::{self, ACCESSED, WRITTEN};
-use crate::threads::{self, Account, CAPS, Thread, WALKS, WORDS, Walk};
-use crate::{options, races};
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use crate::threads::{self, Local, SITES, Thread, WALKS, WORDS, Walk};
+use crate::{options, races, sys};
+use core::sync::atomic::{AtomicU8, Ordering, fence};
 
 const MANY: u8 = 255;
+/// Bits of a description, as the pass writes them; the low 16 are the size.
 pub const WRITE: u64 = 1 << 16;
+const SHORT_SCOPE: u64 = 1 << 19;
+/// From this bit on: the site's place in the share table.
+const PLACE: u32 = 32;
+
+/// Under `cap=N` a site starts at most N times so many monitors between two
+/// ticks, however often its thread releases.
+const RELEASES_PER_TICK: u32 = 10;
+/// After so many monitors of a thread all its sites have their share again.
+const REFILL_COUNT: u64 = 1 << 14;
 
 /// Of the weak monitors on what another thread used last, one in so many is
 /// published.
@@ -46,6 +56,17 @@ fn report(
     held: u64,
     walked: bool,
 ) {
+    let mut theirs = Side::UNKNOWN;
+    theirs.number = (held >> 56) as usize;
+    let Some(other) = threads::other(theirs.number) else {
+        return;
+    };
+    // Most are known already.
+    if other.history.find(address, walked, &mut theirs)
+        && races::count_again((asker.site, theirs.site))
+    {
+        return;
+    }
     let mut mine = Side::UNKNOWN;
     mine.site = asker.site;
     mine.write = write;
@@ -55,14 +76,9 @@ fn report(
     mine.kernel_id = thread.kernel_id.load(Ordering::Relaxed);
     mine.depth = crate::history::walk(asker.frame, thread.stack_top, &mut mine.frames);
     mine.created_at = thread.created_at;
-    let mut theirs = Side::UNKNOWN;
-    theirs.number = (held >> 56) as usize;
-    let Some(other) = threads::other(theirs.number) else {
-        return;
-    };
     theirs.kernel_id = other.kernel_id.load(Ordering::Relaxed);
     theirs.created_at = other.created_at;
-    if !other.history.find(address, walked, &mut theirs) {
+    if !other.history.find_patiently(address, walked, &mut theirs) {
         theirs.size = 0;
         theirs.write = if walked {
             held & WRITTEN != 0
@@ -126,6 +142,7 @@ unsafe fn granule(
         if held & need == need {
             return;
         }
+        note(thread, address, size, write, asker);
         slot.store(held | need, Ordering::Relaxed);
     } else {
         let clash = if write {
@@ -149,9 +166,15 @@ unsafe fn granule(
         {
             return;
         }
+        note(thread, address, size, write, asker);
         slot.store(now & !0xffff | need, Ordering::Relaxed);
     }
     use_page(slot_user, me);
+}
+
+/// Writes down who starts a monitor, before others can see it: whoever reports
+/// it finds its site.
+fn note(thread: &Thread, address: usize, size: u32, write: bool, asker: Asker) {
     thread.history.note(
         address,
         asker.site,
@@ -160,6 +183,7 @@ unsafe fn granule(
         size,
         write,
     );
+    fence(Ordering::Release);
 }
 
 /// Granule by granule over `lo..hi`.
@@ -182,44 +206,51 @@ unsafe fn granules(
     }
 }
 
-/// Whether `cap` leaves this site a monitor until the next release.
-fn within_cap(thread: &mut Thread, key: u64, site: usize) -> bool {
-    let cap = u64::from(options::CAP.load(Ordering::Relaxed));
-    if cap == 0 {
-        return true;
-    }
-    let account: &mut Account =
-        &mut thread.caps[(site.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) % CAPS];
-    if account.site != site || account.key != key {
-        *account = Account { site, key, used: 0 };
-    }
-    account.used += 1;
-    account.used <= cap
+/// Whether `cap` leaves this site a monitor. A site that has used up its share
+/// writes the thread's key into its word of the share table, and the inline
+/// code passes it by until the key is above that: until the next release, or,
+/// when the share of a whole tick is used up, until the next tick.
+#[inline]
+fn within_cap(thread: &mut Thread, local: &Local, place: usize) -> bool {
+    let cap = options::CAP.load(Ordering::Relaxed);
+    cap == 0 || charge(thread, local, place, cap)
 }
 
-/// A short-scope monitor. A site that has used up its share writes the thread's
-/// key into `exhausted`, and the inline code calls no more until the key
-/// changes.
-pub fn start_short(address: usize, description: u64, exhausted: &[AtomicU64; 8], asker: Asker) {
-    // The next prize is 4 to 11 draws away; the address stirs the choice, so
-    // that no site of a loop is left out for ever.
-    let stir = (address >> 3) ^ (asker.site >> 2);
-    threads::local()
-        .lottery
-        .store(4 + (stir as u64 & 7), Ordering::Relaxed);
-    if options::CAP.load(Ordering::Relaxed) != 0 {
-        let key = threads::local().key.load(Ordering::Relaxed);
-        let Some(thread) = threads::current() else {
-            return;
-        };
-        if !within_cap(thread, key, asker.site) {
-            if let Some(word) = exhausted.get(thread.number % 8) {
-                word.store(key, Ordering::Relaxed);
-            }
-            return;
+fn charge(thread: &mut Thread, local: &Local, place: usize, cap: u32) -> bool {
+    let key = local.key.load(Ordering::Relaxed);
+    let (Some(account), Some(word)) = (
+        thread.accounts.get_mut(place % SITES),
+        thread.shares.get(place % SITES),
+    ) else {
+        return true;
+    };
+    if account.key != key {
+        if account.key >> 32 != key >> 32 {
+            account.in_tick = 0;
         }
+        account.key = key;
+        account.since_release = 0;
     }
-    start(address, description, asker);
+    account.since_release += 1;
+    account.in_tick += 1;
+    if account.in_tick >= cap.saturating_mul(RELEASES_PER_TICK) {
+        word.store(key | 0xffff_ffff, Ordering::Relaxed);
+    } else if account.since_release >= cap {
+        word.store(key, Ordering::Relaxed);
+    }
+    account.since_release <= cap
+}
+
+/// One more monitor was asked for. Every so many of them the shares are filled
+/// up again, also in a thread that never releases.
+#[inline]
+fn count(thread: &Thread, local: &Local) {
+    let started = thread.started.load(Ordering::Relaxed) + 1;
+    thread.started.store(started, Ordering::Relaxed);
+    if started.is_multiple_of(REFILL_COUNT) {
+        let key = local.key.load(Ordering::Relaxed);
+        local.key.store(key.wrapping_add(2), Ordering::Relaxed);
+    }
 }
 
 /// A monitor on `size` bytes; the slow side of the inline check.
@@ -232,13 +263,19 @@ pub fn start(address: usize, description: u64, asker: Asker) {
     if now == 0 || thread.enter_busy() {
         return;
     }
-    {
+    let spent = Spent::begin();
+    if description & SHORT_SCOPE != 0 {
+        // The next prize is 4 to 11 draws away; the address stirs the choice,
+        // so that no site of a loop is left out for ever.
+        let stir = (address >> 3) ^ (asker.site >> 2);
+        local
+            .lottery
+            .store(4 + (stir as u64 & 7), Ordering::Relaxed);
+    }
+    if within_cap(thread, local, (description >> PLACE) as usize) {
         let size = (description & 0xffff) as usize;
         let write = description & WRITE != 0;
-        thread.started.store(
-            thread.started.load(Ordering::Relaxed) + 1,
-            Ordering::Relaxed,
-        );
+        count(thread, local);
         // SAFETY: `now` is not 0, so the tables are reserved.
         unsafe {
             if address & 7 == 0 && size == 8 {
@@ -256,7 +293,33 @@ pub fn start(address: usize, description: u64, asker: Asker) {
             }
         }
     }
+    spent.end(thread);
     thread.busy.store(false, Ordering::Relaxed);
+}
+
+/// Time spent in the run-time, measured when there is a budget for it.
+struct Spent(u64);
+
+impl Spent {
+    #[inline]
+    fn begin() -> Self {
+        Spent(if options::BUDGET.load(Ordering::Relaxed) != 0 {
+            sys::cycles()
+        } else {
+            0
+        })
+    }
+
+    #[inline]
+    fn end(self, thread: &Thread) {
+        if self.0 != 0 {
+            let spent = thread.spent.load(Ordering::Relaxed);
+            thread.spent.store(
+                spent.wrapping_add(sys::cycles().wrapping_sub(self.0)),
+                Ordering::Relaxed,
+            );
+        }
+    }
 }
 
 /// Slots of others in `lo..hi` of one page, against a range.
@@ -380,12 +443,10 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
     if now == 0 || length == 0 || length > 1 << 46 || thread.enter_busy() {
         return;
     }
-    if within_cap(thread, local.key.load(Ordering::Relaxed), asker.site) {
+    let spent = Spent::begin();
+    if within_cap(thread, local, (description >> PLACE) as usize) {
         let write = description & WRITE != 0;
-        thread.started.store(
-            thread.started.load(Ordering::Relaxed) + 1,
-            Ordering::Relaxed,
-        );
+        count(thread, local);
         if length <= 16 && rows == 0 {
             // SAFETY: `now` is not 0, so the tables are reserved.
             unsafe {
@@ -399,6 +460,7 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
                     asker,
                 );
             }
+            spent.end(thread);
             thread.busy.store(false, Ordering::Relaxed);
             return;
         }
@@ -434,6 +496,7 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
             at = at.wrapping_add(step);
         }
     }
+    spent.end(thread);
     thread.busy.store(false, Ordering::Relaxed);
 }
 
@@ -441,12 +504,12 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
 ///
 /// # Safety
 /// `source` must be the string that the program is about to read.
-pub unsafe fn string(source: usize, target: usize, asker: Asker) {
+pub unsafe fn string(source: usize, target: usize, place: u64, asker: Asker) {
     // SAFETY: the caller's promise.
     let length = unsafe { crate::text::length(source as *const u8) } + 1;
-    range(source, length, 0, 0, 0, asker);
+    range(source, length, 0, 0, place << PLACE, asker);
     if target != 0 {
-        range(target, length, 0, 0, WRITE, asker);
+        range(target, length, 0, 0, place << PLACE | WRITE, asker);
     }
 }
 
@@ -472,6 +535,13 @@ pub fn free(address: usize, size: usize, asker: Asker) {
     };
     if now == 0 || thread.enter_busy() {
         threads::release();
+        return;
+    }
+    // By the address of the call, as the others are by their number.
+    let place = asker.site.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+    if !within_cap(thread, local, place) {
+        threads::release();
+        thread.busy.store(false, Ordering::Relaxed);
         return;
     }
     let me = (now >> 56) as u8;

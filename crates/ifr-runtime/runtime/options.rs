@@ -4,6 +4,10 @@
 //!   4.4)
 //! * `cap=N`        at most N monitors per site and thread since its last
 //!   release, refilled by time; `cap=0` is no cap (the default)
+//! * `budget=N`     monitors rest while the time in the run-time is above N % of
+//!   the time its threads had
+//! * `signal=N`     signal N prints what was found so far, and the program goes
+//!   on
 //! * `exitcode=N`   what a program with races exits with if it would exit with
 //!   0 (default 66; 0 leaves it alone)
 //! * `json=FILE`    also write the report as JSON
@@ -14,6 +18,8 @@ use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 pub static SAMPLE: AtomicU32 = AtomicU32::new(100);
 pub static CAP: AtomicU32 = AtomicU32::new(0);
+pub static BUDGET: AtomicU32 = AtomicU32::new(0);
+pub static SIGNAL: AtomicU32 = AtomicU32::new(0);
 pub static EXIT_CODE: AtomicU32 = AtomicU32::new(66);
 pub static STATS: AtomicU32 = AtomicU32::new(0);
 pub static OFF: AtomicU32 = AtomicU32::new(0);
@@ -48,6 +54,8 @@ pub fn read(text: &'static [u8]) -> Result<(), &'static [u8]> {
         let target = match key {
             b"sample" => &SAMPLE,
             b"cap" => &CAP,
+            b"budget" => &BUDGET,
+            b"signal" => &SIGNAL,
             b"exitcode" => &EXIT_CODE,
             b"stats" => &STATS,
             b"off" => &OFF,
@@ -59,7 +67,13 @@ pub fn read(text: &'static [u8]) -> Result<(), &'static [u8]> {
             _ => return Err(piece),
         };
         let value = number(value).ok_or(piece)?;
-        if (key == b"sample" && value > 100) || (key == b"exitcode" && value > 255) {
+        let most = match key {
+            b"sample" | b"budget" => 100,
+            b"exitcode" => 255,
+            b"signal" => 64,
+            _ => u32::MAX,
+        };
+        if value > most {
             return Err(piece);
         }
         target.store(value, Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use crate::history::Side;
 use crate::spin::Spin;
 use crate::sys;
-use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 /// Pairs of sites that are kept; later ones are only counted.
 pub const MOST: usize = 1024;
@@ -13,6 +13,8 @@ pub struct Record {
     pub instances: AtomicU64,
     pub address: usize,
     pub sides: [Side; 2],
+    /// Told by a later record that knows the other side as well.
+    superseded: AtomicBool,
 }
 
 static RECORDS: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
@@ -30,12 +32,19 @@ pub fn records() -> &'static [Record] {
     unsafe { core::slice::from_raw_parts(at, COUNT.load(Ordering::Acquire)) }
 }
 
+/// Those that are to be told.
+pub fn current() -> impl Iterator<Item = &'static Record> {
+    records()
+        .iter()
+        .filter(|record| !record.superseded.load(Ordering::Relaxed))
+}
+
 pub fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
 /// Counts the pair if it is known; true if it was.
-fn count_again(sites: (usize, usize)) -> bool {
+pub fn count_again(sites: (usize, usize)) -> bool {
     for record in records() {
         let known = (record.sides[0].site, record.sides[1].site);
         // A pair whose other side is no longer known is taken for any pair
@@ -44,6 +53,9 @@ fn count_again(sites: (usize, usize)) -> bool {
             || (known.1, known.0) == sites
             || (sites.1 == 0 && (known.0 == sites.0 || known.1 == sites.0))
         {
+            if record.superseded.load(Ordering::Relaxed) {
+                continue;
+            }
             record.instances.fetch_add(1, Ordering::Relaxed);
             return true;
         }
@@ -74,12 +86,22 @@ pub fn add(address: usize, mine: &Side, theirs: &Side) {
         }
         RECORDS.store(at, Ordering::Release);
     }
+    // A pair that was seen before without its other side is this one.
+    let mut instances = 1;
+    for record in current().filter(|record| record.sides[1].site == 0) {
+        let known = record.sides[0].site;
+        if theirs.site != 0 && (known == mine.site || known == theirs.site) {
+            instances += record.instances.load(Ordering::Relaxed);
+            record.superseded.store(true, Ordering::Relaxed);
+        }
+    }
     // SAFETY: the record at `count` is ours until COUNT says it is complete.
     unsafe {
         at.add(count).write(Record {
-            instances: AtomicU64::new(1),
+            instances: AtomicU64::new(instances),
             address,
             sides: [*mine, *theirs],
+            superseded: AtomicBool::new(false),
         });
     }
     COUNT.store(count + 1, Ordering::Release);

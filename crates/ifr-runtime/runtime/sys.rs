@@ -127,6 +127,28 @@ pub fn process_id() -> u32 {
     unsafe { call(39, [0; 6]) as u32 }
 }
 
+/// The processor's own clock.
+pub fn cycles() -> u64 {
+    // SAFETY: reads a counter that user code may read.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// How many processors this process may use.
+pub fn processors() -> u64 {
+    let mut mask = [0u64; 128];
+    // SAFETY: the kernel writes at most the length given; it returns how much.
+    let bytes = unsafe {
+        call(
+            204,
+            [0, size_of_val(&mask), mask.as_mut_ptr() as usize, 0, 0, 0],
+        )
+    };
+    if bytes <= 0 {
+        return 1;
+    }
+    mask.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
 pub fn yield_now() {
     // SAFETY: no arguments.
     unsafe { call(24, [0; 6]) };
@@ -228,9 +250,4 @@ pub fn die_of(signal: i32) -> ! {
         );
     }
     exit_group(128 + signal)
-}
-
-pub fn thread_name(out: &mut [u8; 16]) {
-    // SAFETY: PR_GET_NAME writes at most 16 bytes.
-    unsafe { call(157, [16, out.as_mut_ptr() as usize, 0, 0, 0, 0]) };
 }

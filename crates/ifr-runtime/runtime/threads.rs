@@ -36,11 +36,14 @@ pub struct Local {
     pub now: AtomicU64,
     pub word: AtomicPtr<AtomicU64>,
     pub thread: AtomicPtr<Thread>,
-    /// Names the time since the last release for the caps: changes with every
-    /// release and every tick of the sampler.
+    /// Names the time since the last release for the caps: `tick:32 |
+    /// releases:32`. Grows with every release and every tick of the sampler.
     pub key: AtomicU64,
     /// Weak monitors on what was read before, until the next that is started.
     pub lottery: AtomicU64,
+    /// One word per site: the inline code passes a site by while its word is
+    /// not below the key. Null without `cap`.
+    pub shares: AtomicPtr<AtomicU64>,
 }
 
 /// How a walk is remembered so that repeating it costs nothing.
@@ -54,15 +57,17 @@ pub struct Walk {
 }
 
 pub const WALKS: usize = 8;
-pub const CAPS: usize = 4096;
+/// Sites with a share of their own under `cap`; the pass numbers them modulo
+/// this.
+pub const SITES: usize = 1 << 14;
 
 /// A site's account under `cap`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Account {
-    pub site: usize,
     pub key: u64,
-    pub used: u64,
+    pub since_release: u32,
+    pub in_tick: u32,
 }
 
 #[repr(C)]
@@ -78,7 +83,12 @@ pub struct Thread {
     pub walks: [Walk; WALKS],
     pub next_walk: usize,
     pub history: history::History,
-    pub caps: [Account; CAPS],
+    /// Where the key stood when the record's last thread ended.
+    pub last_key: u64,
+    pub accounts: [Account; SITES],
+    pub shares: [AtomicU64; SITES],
+    /// Processor cycles in the run-time, under `budget`.
+    pub spent: AtomicU64,
     /// Return addresses of the call that created it, innermost first.
     pub created_at: [usize; 8],
 }
@@ -229,9 +239,23 @@ pub fn enter(stack_top: usize, created_at: &[usize; 8]) {
         .word
         .store(core::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
     local.thread.store(record, Ordering::Relaxed);
-    local
-        .key
-        .store((number as u64) << 48 | 1, Ordering::Relaxed);
+    // SAFETY: this thread's own record.
+    let (key, shares) = unsafe {
+        (
+            (*record).last_key.wrapping_add(2),
+            (&raw mut (*record).shares).cast::<AtomicU64>(),
+        )
+    };
+    local.key.store(key, Ordering::Relaxed);
+    let capped = options::CAP.load(Ordering::Relaxed) != 0;
+    local.shares.store(
+        if capped {
+            shares
+        } else {
+            core::ptr::null_mut()
+        },
+        Ordering::Relaxed,
+    );
     if LIVE.load(Ordering::Relaxed) > 1 && WINDOW.load(Ordering::Relaxed) {
         local
             .now
@@ -276,7 +300,8 @@ pub fn leave() {
     let record = local.thread.swap(core::ptr::null_mut(), Ordering::Relaxed);
     local.word.store(core::ptr::null_mut(), Ordering::Relaxed);
     // SAFETY: null or this thread's own record.
-    if let Some(record) = unsafe { record.as_ref() } {
+    if let Some(record) = unsafe { record.as_mut() } {
+        record.last_key = local.key.load(Ordering::Relaxed);
         let _held = LOCK.lock();
         record.local.store(core::ptr::null_mut(), Ordering::Relaxed);
         if let Some(used) = REGISTRY.used.get(record.number) {
@@ -356,6 +381,16 @@ pub fn after_fork() {
     WINDOW.store(true, Ordering::Relaxed);
     release();
     local().now.store(0, Ordering::Relaxed);
+}
+
+/// Cycles that all threads spent in the run-time so far, and how many threads
+/// there are.
+pub fn spent() -> (u64, u64) {
+    let spent = (1..MOST)
+        .filter_map(other)
+        .map(|thread| thread.spent.load(Ordering::Relaxed))
+        .fold(0, u64::wrapping_add);
+    (spent, u64::from(LIVE.load(Ordering::Relaxed)))
 }
 
 /// Sum over all records, for the statistics.

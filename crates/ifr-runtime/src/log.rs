@@ -61,6 +61,8 @@ pub struct Log {
     /// Share of the time in which monitors ran, percent.
     pub sample: u64,
     pub cap: u64,
+    /// Share of the time that monitors may take, percent; 0 for any.
+    pub budget: u64,
     /// Libraries with synchronisation of their own that are known not to
     /// order the program's data.
     pub trusted: Vec<String>,
@@ -138,6 +140,7 @@ impl Log {
             "unmonitored-threads" => self.unmonitored_threads = number()?,
             "sample" => self.sample = number()?,
             "cap" => self.cap = number()?,
+            "budget" => self.budget = number()?,
             "trusted" => self.trusted.push(rest.to_string()),
             "foreign" => self.foreign.push(rest.to_string()),
             "race" => {

@@ -1,11 +1,13 @@
 //! JUnit XML, which every CI system can show: one test case per race, failed
-//! if the race fails the run, skipped if it is suppressed, else passed.
+//! if the race fails the run, skipped if it is suppressed, else passed. Locks
+//! used wrongly are cases too; they do not fail a run, so they pass and say
+//! what is wrong.
 
 use crate::Options;
 use crate::options::Color;
 use crate::terminal;
-use crate::words::{between, title};
-use race::{Race, Report};
+use crate::words::{between, location, title};
+use race::{LockFinding, Race, Report};
 use std::fmt::Write;
 
 /// The XML document; `fails` says which races fail the run.
@@ -16,7 +18,7 @@ pub fn render(report: &Report, fails: &dyn Fn(&Race) -> bool) -> String {
         .iter()
         .filter(|race| race.suppressed.is_some())
         .count();
-    let tests = report.races.len().max(1);
+    let tests = (report.races.len() + report.locks.len()).max(1);
     let name = xml(&format!("deadheat {}", report.program.join(" ")));
     let counts =
         format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"0\" skipped=\"{skipped}\"");
@@ -27,7 +29,7 @@ pub fn render(report: &Report, fails: &dyn Fn(&Race) -> bool) -> String {
         None => String::new(),
     };
     let _ = writeln!(text, "  <testsuite name=\"{name}\" {counts}{when}>");
-    if report.races.is_empty() {
+    if report.races.is_empty() && report.locks.is_empty() {
         text.push_str("    <testcase classname=\"deadheat\" name=\"no data races found\"/>\n");
     }
     let options = Options {
@@ -39,6 +41,9 @@ pub fn render(report: &Report, fails: &dyn Fn(&Race) -> bool) -> String {
     let bodies = terminal::render_each(report, &options);
     for (race, body) in report.races.iter().zip(&bodies) {
         case(&mut text, race, body, fails(race));
+    }
+    for finding in &report.locks {
+        lock_case(&mut text, finding);
     }
     let mut notes: Vec<String> = report
         .not_checked
@@ -98,6 +103,42 @@ fn case(text: &mut String, race: &Race, body: &str, fails: bool) {
         let _ = writeln!(text, "      <system-out>{}</system-out>", xml(body));
     }
     text.push_str("    </testcase>\n");
+}
+
+fn lock_case(text: &mut String, finding: &LockFinding) {
+    let frame = finding
+        .stacks
+        .iter()
+        .find_map(|call| call.stack.iter().find(|frame| frame.file.is_some()));
+    let _ = write!(
+        text,
+        "    <testcase classname=\"deadheat.{}\" name=\"{}\"",
+        xml(&finding.kind),
+        xml(&finding.text),
+    );
+    if let Some(frame) = frame {
+        let _ = write!(
+            text,
+            " file=\"{}\"",
+            xml(frame.file.as_deref().unwrap_or(""))
+        );
+        if let Some(line) = frame.line {
+            let _ = write!(text, " line=\"{line}\"");
+        }
+    }
+    let mut body = format!("{}\n", finding.text);
+    for call in &finding.stacks {
+        let _ = writeln!(body, "  {} ({})", call.what, call.moment);
+        for (depth, frame) in call.stack.iter().enumerate() {
+            let function = frame.function.as_deref().unwrap_or("??");
+            let _ = writeln!(body, "    #{depth} {function} {}", location(frame));
+        }
+    }
+    let _ = writeln!(
+        text,
+        ">\n      <system-out>{}</system-out>\n    </testcase>",
+        xml(&body)
+    );
 }
 
 /// Text for XML 1.0 content and attribute values: the five characters

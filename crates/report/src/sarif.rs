@@ -1,6 +1,7 @@
 //! SARIF 2.1.0 (OASIS), for code-scanning systems.
 //!
-//! One rule per verdict class, one result per race, one thread flow per
+//! One rule per verdict class and one per way to misuse a lock, one result per
+//! race and per lock problem, one thread flow per
 //! thread: the calls that lead to the access, outermost first, then the
 //! access, with `executionOrder` where it is known which came first. The race
 //! fingerprint identifies a result across uploads. What GitHub's code scanning
@@ -8,11 +9,12 @@
 //! is compact and each stack is in it once), worst races first, and the file
 //! says how many were left out.
 
+use crate::words::{LockKind, lock_kinds};
 use crate::words::{
     access_words, between, earlier, executions, ordering, stack, thread_words, title, value_words,
     verdict_words,
 };
-use race::{Access, AccessKind, Frame, Race, Report, Standing, Verdict};
+use race::{Access, AccessKind, Frame, LockFinding, Race, Report, Standing, Verdict};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -49,7 +51,11 @@ impl Writer<'_> {
         worst_first.sort_by_key(|race| (race.verdict.rank(), race.id));
         let left_out = worst_first.len().saturating_sub(self.most);
         worst_first.truncate(self.most);
-        let results: Vec<Value> = worst_first.iter().map(|race| self.result(race)).collect();
+        let mut results: Vec<Value> = worst_first.iter().map(|race| self.result(race)).collect();
+        let room = self.most - results.len();
+        let locks = report.locks.iter().take(room);
+        results.extend(locks.map(|finding| self.lock_result(finding)));
+        let left_out = left_out + report.locks.len().saturating_sub(room);
 
         let mut notes: Vec<Value> = report
             .not_checked
@@ -60,7 +66,7 @@ impl Writer<'_> {
         notes.extend(unused.map(|one| note(&format!("Unused suppression: {one}"))));
         if left_out > 0 {
             notes.push(note(&format!(
-                "{left_out} races with the least bad verdicts were left out: \
+                "{left_out} findings, the least bad ones, were left out: \
                  code scanning takes no more than {} results",
                 self.most
             )));
@@ -84,7 +90,7 @@ impl Writer<'_> {
                     "name": "deadheat",
                     "version": env!("CARGO_PKG_VERSION"),
                     "semanticVersion": env!("CARGO_PKG_VERSION"),
-                    "rules": Verdict::REPORT_ORDER.map(rule),
+                    "rules": self.rules(),
                 }},
                 "automationDetails": { "id": format!("deadheat/{}/", report.tool) },
                 "columnKind": "unicodeCodePoints",
@@ -95,6 +101,80 @@ impl Writer<'_> {
                 "results": results,
             }]
         })
+    }
+
+    fn rules(&self) -> Vec<Value> {
+        let verdicts = Verdict::REPORT_ORDER.map(rule).into_iter();
+        verdicts.chain(lock_kinds().iter().map(lock_rule)).collect()
+    }
+
+    /// A lock used wrongly: the calls concerned, each a flow of its own, since
+    /// each may be another thread's.
+    fn lock_result(&self, finding: &LockFinding) -> Value {
+        let first = finding.stacks.first();
+        let place = match first.and_then(|call| call.stack.first()) {
+            Some(frame) => self.location(frame, Some(&finding.text)),
+            None => self.location(&Frame::default(), Some(&finding.text)),
+        };
+        let flows: Vec<Value> = finding
+            .stacks
+            .iter()
+            .filter(|call| !call.stack.is_empty())
+            .map(|call| {
+                let shown = call.stack.len().min(STEPS_PER_THREAD);
+                let steps: Vec<Value> = call.stack[..shown]
+                    .iter()
+                    .rev()
+                    .enumerate()
+                    .map(|(depth, frame)| {
+                        let last = depth + 1 == shown;
+                        let said = if last { call.what.as_str() } else { "calls" };
+                        json!({
+                            "location": self.location(frame, Some(said)),
+                            "nestingLevel": depth,
+                            "importance": if last { "essential" } else { "unimportant" },
+                            "kinds": [if last { "lock" } else { "call" }],
+                        })
+                    })
+                    .collect();
+                json!({
+                    "id": format!("thread {}", call.moment.thread),
+                    "message": { "text": call.what },
+                    "locations": steps,
+                })
+            })
+            .collect();
+        let rule = lock_kinds()
+            .iter()
+            .position(|kind| kind.name == finding.kind)
+            .map(|position| Verdict::REPORT_ORDER.len() + position);
+        let mut result = json!({
+            "ruleId": finding.kind,
+            "kind": "fail",
+            "level": "warning",
+            "message": { "text": sentence_case(&finding.text) },
+            "locations": [place],
+            "partialFingerprints": {
+                "deadheatLock/v1": lock_fingerprint(finding),
+                "primaryLocationLineHash": format!("{}:1", lock_fingerprint(finding)),
+            },
+            "suppressions": [],
+        });
+        if let Some(rule) = rule {
+            result["ruleIndex"] = rule.into();
+        }
+        // Either every result says how it stands to the baseline or none does;
+        // a baseline has no lock problems.
+        if self.report.races.iter().any(|race| race.standing.is_some()) {
+            result["baselineState"] = "new".into();
+        }
+        if !flows.is_empty() {
+            result["codeFlows"] = json!([{
+                "message": { "text": "The calls up to each use of the lock" },
+                "threadFlows": flows,
+            }]);
+        }
+        result
     }
 
     fn result(&self, race: &Race) -> Value {
@@ -405,6 +485,45 @@ fn rule(verdict: Verdict) -> Value {
     })
 }
 
+fn lock_rule(kind: &LockKind) -> Value {
+    json!({
+        "id": kind.name,
+        "name": camel(kind.name),
+        "shortDescription": { "text": kind.short },
+        "fullDescription": { "text": kind.full },
+        "help": { "text": kind.full },
+        "defaultConfiguration": { "level": "warning" },
+        "properties": {
+            "tags": ["concurrency", "locks", format!("external/cwe/{}", kind.weakness)],
+            "problem.severity": "warning",
+            "precision": "high",
+        },
+    })
+}
+
+/// The same in every run: what is wrong, and the functions it happens in.
+/// Addresses of locks change.
+fn lock_fingerprint(finding: &LockFinding) -> String {
+    let mut text = finding.kind.clone();
+    for call in &finding.stacks {
+        if let Some(frame) = call.stack.first() {
+            let file = frame
+                .file
+                .as_deref()
+                .and_then(|file| file.rsplit('/').next());
+            for part in [frame.function.as_deref(), file, frame.module.as_deref()] {
+                text.push('|');
+                text.push_str(part.unwrap_or(""));
+            }
+        }
+    }
+    // FNV-1a, 64 bits.
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{hash:016x}")
+}
+
 fn camel(name: &str) -> String {
     name.split('-')
         .map(|word| {
@@ -452,7 +571,7 @@ mod tests {
         assert_eq!(run["results"][0]["ruleId"], "spec-violated");
         let notes = run["invocations"][0]["toolExecutionNotifications"].to_string();
         assert!(
-            notes.contains("2 races with the least bad verdicts were left out"),
+            notes.contains("2 findings, the least bad ones, were left out"),
             "{notes}"
         );
     }

@@ -270,6 +270,43 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
+/// A way to use a lock wrongly.
+pub struct LockKind {
+    /// As in `LockFinding::kind`.
+    pub name: &'static str,
+    pub short: &'static str,
+    pub full: &'static str,
+    /// Of the Common Weakness Enumeration.
+    pub weakness: &'static str,
+}
+
+/// All of them.
+pub fn lock_kinds() -> &'static [LockKind] {
+    &[
+        LockKind {
+            name: "lock-order-inversion",
+            short: "Locks taken in opposite orders",
+            full: "Two threads take the same locks in opposite orders. If each has its first one \
+                   when it asks for its second, neither ever goes on.",
+            weakness: "cwe-833",
+        },
+        LockKind {
+            name: "unlock-not-held",
+            short: "Lock released by a thread that does not hold it",
+            full: "A thread unlocks a lock that it does not hold: undefined behaviour, and \
+                   whoever relied on the lock is no longer protected.",
+            weakness: "cwe-832",
+        },
+        LockKind {
+            name: "destroy-held",
+            short: "Lock destroyed while it is held",
+            full: "A lock is destroyed, or its memory given back, while a thread holds it: \
+                   undefined behaviour.",
+            weakness: "cwe-667",
+        },
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -145,6 +145,30 @@ impl DebugInfo {
         (frames, innermost)
     }
 
+    /// The code of every row of the line tables whose file and line are
+    /// wanted, with the number of the wish.
+    pub(crate) fn code_of(
+        &self,
+        wanted: &dyn Fn(&str, u32) -> Vec<usize>,
+    ) -> Vec<(std::ops::Range<u64>, usize)> {
+        let Ok(rows) = self.context.find_location_range(0, u64::MAX) else {
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for (start, size, place) in rows {
+            let (Some(file), Some(line)) = (place.file, place.line) else {
+                continue;
+            };
+            let range = start..start.saturating_add(size);
+            found.extend(
+                wanted(file, line)
+                    .into_iter()
+                    .map(|number| (range.clone(), number)),
+            );
+        }
+        found
+    }
+
     /// The demangled name of a function or variable.
     pub(crate) fn full_name(&self, entry: Entry<'_>) -> Option<String> {
         if let Some(known) = self.names.borrow().get(&entry.identity()) {

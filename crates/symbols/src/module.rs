@@ -268,6 +268,19 @@ impl Module {
         frames
     }
 
+    /// The code that was written on certain lines: `wanted` is asked about
+    /// each file and line of the line tables and names its wishes by number.
+    /// Where another function was inlined into a line, that one's code is on
+    /// its own lines.
+    pub fn code_of_lines(
+        &self,
+        wanted: impl Fn(&str, u32) -> Vec<usize>,
+    ) -> Vec<(Range<u64>, usize)> {
+        self.debug()
+            .map(|debug| debug.code_of(&wanted))
+            .unwrap_or_default()
+    }
+
     /// The static place of an instruction.
     pub fn site(&self, address: u64) -> Site {
         let innermost = self.frames(address).into_iter().next().unwrap_or_default();

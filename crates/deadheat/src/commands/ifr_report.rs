@@ -114,6 +114,12 @@ fn not_checked(log: &Log) -> Vec<String> {
             log.cap
         ));
     }
+    if log.budget > 0 {
+        said.push(format!(
+            "monitors rested whenever they had taken more than {} % of the time",
+            log.budget
+        ));
+    }
     if log.unmonitored_threads > 0 {
         said.push(format!(
             "{} threads beyond 254 at once ran without monitors",

@@ -1,66 +1,60 @@
 //! `deadheat import`: candidates from other tools' reports, looked for in
-//! recordings of the program.
+//! recordings of the program or in runs that are steered to them.
 
 use super::Failure;
 use super::record::ScheduleArguments;
-use super::run::{record_run, temporary_directory, with_threads};
+use super::sample::duration;
+use crate::candidates::{self, Outcome, Search};
+use crate::exploration::{self, ExploreOptions};
 use crate::reporting::ReportOptions;
+use crate::{orders, phase};
 use detect::import;
+use detect::steer::Fate;
 use race::{Race, Report};
 use report::Stream;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::Duration;
 
 /// Read the report of another detector and find its races in recordings
 #[derive(clap::Args)]
 #[command(after_help = "\
 Reads ThreadSanitizer (clang, gcc, Rust, Go), Helgrind and DRD (text or XML), and plain lists of
-pairs such as `table.c:52 main.c:77`.
+pairs such as `table.c:52 main.c:77`. Given a program, runs it as it is and then under schedules
+that are steered: a thread that arrives at one site of a pair is held until another thread arrives
+at the other. Runs in which a race of the report happened are kept and replay like any recording.
 
 Examples:
   deadheat import tsan.log                       the races of the log as a report
   deadheat import tsan.log --recording rec       which of them happen in a recording
-  deadheat import pairs.txt -- ./prog            run schedules until all have happened, 20 at most")]
+  deadheat import pairs.txt -- ./prog            run schedules until all have happened, 20 at most
+  deadheat import tsan.log --then-classify -- ./prog   and say what each of them can do")]
 pub struct Arguments {
     /// The report to read
     file: PathBuf,
     /// A recording to find the races in; can be given several times
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     recording: Vec<PathBuf>,
-    /// Schedules to try at most until every race has happened
+    /// Schedules to try at most until every race has happened; one is given up
+    /// earlier if six steered runs could not bring two threads to its sites
     #[arg(long, default_value_t = 20, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..))]
     schedules: u64,
+    /// End a run that takes longer (10, 90s, 5m): the program gets SIGTERM
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    limit: Option<Duration>,
+    /// Play both orders of the races that happened and say what each can do
+    #[arg(long)]
+    then_classify: bool,
     #[command(flatten)]
     schedule: ScheduleArguments,
+    #[command(flatten)]
+    explore: ExploreOptions,
     #[command(flatten)]
     report: ReportOptions,
     /// The program to run and its arguments
     #[arg(last = true, value_name = "PROG")]
     command: Vec<OsString>,
-}
-
-/// Puts what a recording shows into the candidates; returns those not seen
-/// yet.
-fn look_for(candidates: &mut [Option<Race>], seen: &mut Vec<Race>, found: &Report) -> usize {
-    for candidate in candidates.iter_mut() {
-        let matching = candidate.as_ref().and_then(|wanted| {
-            found
-                .races
-                .iter()
-                .find(|race| import::is_candidate(wanted, race))
-        });
-        if let Some(race) = matching {
-            *candidate = None;
-            if !seen
-                .iter()
-                .any(|known| known.fingerprint == race.fingerprint)
-            {
-                seen.push(race.clone());
-            }
-        }
-    }
-    candidates.iter().flatten().count()
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
@@ -70,55 +64,77 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         .map_err(|error| Failure::usage(format!("cannot read {name}: {error}")))?;
     let imported = import::read(&String::from_utf8_lossy(&bytes))
         .map_err(|error| Failure::usage(format!("{name}: {error}")))?;
-    let words = arguments
+    let words: Vec<String> = arguments
         .command
         .iter()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let mut report = Report::new(imported.tool, words);
-    let mut candidates: Vec<Option<Race>> = imported.races.into_iter().map(Some).collect();
-    let mut seen = Vec::new();
-    let mut tried = 0;
-    for recording in &arguments.recording {
-        tried += 1;
-        let found = detect::detect(recording, &detect::Options::default())?;
-        report.recordings.extend(found.recordings.iter().cloned());
-        look_for(&mut candidates, &mut seen, &found);
-    }
-    if !arguments.command.is_empty() {
-        let program = super::record::program(&arguments.command)?;
-        for number in 0..arguments.schedules {
-            tried += 1;
-            let directory = temporary_directory()?;
-            let schedule = arguments.schedule.choice_of_row(number);
-            let run = with_threads(&program, number);
-            let found = record_run(&directory, &run, schedule, number > 0, None)
-                .and_then(|_| Ok(detect::detect(&directory, &detect::Options::default())?));
-            remove(&directory);
-            let mut found = found?;
-            for race in &mut found.races {
-                race.replay.clear();
-            }
-            if look_for(&mut candidates, &mut seen, &found) == 0 {
-                break;
-            }
-        }
-    }
-    report.races = seen;
-    for mut race in candidates.into_iter().flatten() {
-        if tried > 0 {
-            race.explanation = Some(format!(
-                "named in {name}, but it did not happen in {}",
-                report::count(tried, "recording")
-            ));
-        }
-        report.races.push(race);
-    }
-    report.sort_and_number();
+    let mut report = Report::new(imported.tool, words.clone());
+    let candidates = imported.races;
+    let outcome = if arguments.command.is_empty() {
+        in_recordings(arguments, &candidates)?
+    } else {
+        let search = Search {
+            program: &super::record::program(&arguments.command)?,
+            words: &words,
+            folder: None,
+            schedule: &arguments.schedule,
+            schedules: arguments.schedules,
+            limit: arguments.limit,
+            shows_output: true,
+            classify: arguments.then_classify.then_some(&arguments.explore),
+        };
+        search.run(&candidates, &reporting)?
+    };
+    candidates::put_into(&mut report, candidates, outcome, |race, sentence| {
+        race.explanation = Some(match arguments.tries() {
+            true => format!("named in {name}, but {sentence}"),
+            false => format!("named in {name}"),
+        });
+    });
     Ok(reporting.finish(report)?)
 }
 
-fn remove(directory: &Path) {
-    // What cannot be removed is in the way of nobody.
-    let _ = std::fs::remove_dir_all(directory);
+impl Arguments {
+    /// There is something to find the candidates in.
+    fn tries(&self) -> bool {
+        !self.command.is_empty() || !self.recording.is_empty()
+    }
+}
+
+/// Which of the candidates happen in the recordings that were named.
+fn in_recordings(arguments: &Arguments, candidates: &[Race]) -> Result<Outcome, Failure> {
+    let mut outcome = Outcome::default();
+    let mut left: Vec<usize> = (0..candidates.len()).collect();
+    for recording in &arguments.recording {
+        outcome.runs += 1;
+        let mut found = phase::detecting(recording, || {
+            detect::detect(recording, &detect::Options::default())
+        })?;
+        let mut kept: Vec<Race> = Vec::new();
+        left.retain(|index| {
+            let matches = |race: &&Race| import::is_candidate(&candidates[*index], race);
+            let Some(race) = found.races.iter().find(matches) else {
+                return true;
+            };
+            let known = |other: &Race| other.fingerprint == race.fingerprint;
+            if !outcome.seen.iter().any(known) && !kept.iter().any(known) {
+                kept.push(race.clone());
+            }
+            false
+        });
+        found.races = kept;
+        if arguments.then_classify {
+            orders::play(&mut found, recording, orders::INSTANCES)?;
+            let schedules = exploration::SCHEDULES;
+            exploration::classify(&mut found, recording, &arguments.explore, schedules)?;
+        }
+        outcome.seen.append(&mut found.races);
+        outcome.recordings.append(&mut found.recordings);
+    }
+    outcome.missed = left
+        .into_iter()
+        .map(|index| (index, Fate::default()))
+        .collect();
+    Ok(outcome)
 }

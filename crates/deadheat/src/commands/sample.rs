@@ -2,14 +2,19 @@
 //! breakpoints.
 
 use super::Failure;
+use super::record::ScheduleArguments;
+use crate::candidates::{self, Search};
+use crate::exploration::ExploreOptions;
 use crate::reporting::ReportOptions;
 use clap::Args;
 use collide::{Bias, Goal, Options, Pattern, Scope, Status, Target};
 use report::Stream;
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use vm::Program;
 
 /// Sample a running or new process for races, with little overhead
 ///
@@ -20,7 +25,8 @@ use std::time::Duration;
 Examples:
   deadheat sample --pid 4711 --duration 5m     a running server, for five minutes
   deadheat sample -- ./prog arg                a program from its start on
-  deadheat sample --overhead 1 --include 'cache_*' --pid 4711")]
+  deadheat sample --overhead 1 --include 'cache_*' --pid 4711
+  deadheat sample --then-classify -- ./prog    and what the races found can do")]
 pub struct Arguments {
     /// Sample this running process; can be given several times for processes
     /// that share memory.
@@ -76,6 +82,29 @@ pub struct Arguments {
     #[arg(long)]
     unprivileged: bool,
 
+    /// Afterwards run the program again under the vm, steer it to the sites of
+    /// the races found, and say what each can do. A process given by --pid is
+    /// started once more as it was started: same arguments, environment and
+    /// folder.
+    #[arg(long, help_heading = "Classification")]
+    then_classify: bool,
+
+    /// Runs under the vm at most, until every race has happened there too.
+    #[arg(long, default_value_t = 10, value_name = "N", requires = "then_classify",
+          help_heading = "Classification", value_parser = clap::value_parser!(u64).range(1..))]
+    schedules: u64,
+
+    /// End a run under the vm that takes longer: the program gets SIGTERM.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration,
+          requires = "then_classify", help_heading = "Classification")]
+    limit: Duration,
+
+    #[command(flatten, next_help_heading = "Classification")]
+    schedule: ScheduleArguments,
+
+    #[command(flatten, next_help_heading = "Classification")]
+    explore: ExploreOptions,
+
     /// Do not show the status line.
     #[arg(long, short)]
     quiet: bool,
@@ -101,6 +130,11 @@ extern "C" fn request_stop(_signal: libc::c_int) {
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let reporting = arguments.report.prepare(Stream::Stderr)?;
     let options = options(arguments)?;
+    // A process may be gone when sampling is over.
+    let origin = match arguments.then_classify {
+        true => Some(origin(arguments)?),
+        false => None,
+    };
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic.
         unsafe { libc::signal(signal, request_stop as *const () as libc::sighandler_t) };
@@ -114,7 +148,109 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     if show {
         eprint!("\r\x1b[K");
     }
-    Ok(reporting.finish(finished?.report)?)
+    let mut report = finished?.report;
+    if let Some(origin) = origin
+        && !report.races.is_empty()
+    {
+        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: the default action; Ctrl-C ends the analysis from here on.
+            unsafe { libc::signal(signal, libc::SIG_DFL) };
+        }
+        classify(arguments, &origin, &mut report, &reporting)?;
+    }
+    Ok(reporting.finish(report)?)
+}
+
+/// What to run under the vm.
+struct Origin {
+    program: Program,
+    words: Vec<String>,
+    folder: Option<PathBuf>,
+}
+
+/// The program of the command line, or of the process that is sampled.
+fn origin(arguments: &Arguments) -> Result<Origin, Failure> {
+    if let [pid, ..] = arguments.pid[..] {
+        return process_origin(pid).map_err(|what| {
+            Failure::usage(format!(
+                "process {pid} cannot be started again for --then-classify: {what}; leave the \
+                 option out, and give the report to `deadheat import REPORT -- PROGRAM` later"
+            ))
+        });
+    }
+    let command: Vec<_> = arguments.command.iter().map(Into::into).collect();
+    Ok(Origin {
+        program: super::record::program(&command)?,
+        words: arguments.command.clone(),
+        folder: None,
+    })
+}
+
+fn process_origin(pid: i32) -> Result<Origin, String> {
+    let entry = |name: &str| PathBuf::from(format!("/proc/{pid}/{name}"));
+    let read = |name: &str| {
+        std::fs::read(entry(name)).map_err(|error| format!("its {name} cannot be read ({error})"))
+    };
+    let strings = |bytes: Vec<u8>| -> Vec<Vec<u8>> {
+        let mut parts: Vec<Vec<u8>> = bytes.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
+        if parts.last().is_some_and(Vec::is_empty) {
+            parts.pop();
+        }
+        parts
+    };
+    let link = |name: &str| {
+        std::fs::read_link(entry(name))
+            .map_err(|error| format!("its {name} cannot be found ({error})"))
+    };
+    let path = link("exe")?;
+    if path.as_os_str().as_bytes().ends_with(b" (deleted)") {
+        return Err("its program has been deleted or replaced since it was started".into());
+    }
+    let arguments = strings(read("cmdline")?);
+    if arguments.is_empty() {
+        return Err("it has no command line".into());
+    }
+    Ok(Origin {
+        words: arguments
+            .iter()
+            .map(|word| String::from_utf8_lossy(word).into_owned())
+            .collect(),
+        program: Program {
+            path,
+            arguments,
+            environment: strings(read("environ")?),
+        },
+        folder: Some(link("cwd")?).filter(|folder| folder != Path::new("/")),
+    })
+}
+
+/// Makes the sampled races happen under the vm and says what they can do.
+fn classify(
+    arguments: &Arguments,
+    origin: &Origin,
+    report: &mut race::Report,
+    reporting: &report::Reporting,
+) -> Result<(), Failure> {
+    let candidates = std::mem::take(&mut report.races);
+    let search = Search {
+        program: &origin.program,
+        words: &origin.words,
+        folder: origin.folder.clone(),
+        schedule: &arguments.schedule,
+        schedules: arguments.schedules,
+        limit: Some(arguments.limit),
+        shows_output: false,
+        classify: Some(&arguments.explore),
+    };
+    let outcome = search.run(&candidates, reporting)?;
+    candidates::put_into(report, candidates, outcome, |race, sentence| {
+        let sentence = format!("caught in the running process, but {sentence}");
+        race.explanation = Some(match race.explanation.take() {
+            Some(known) => format!("{known}; {sentence}"),
+            None => sentence,
+        });
+    });
+    Ok(())
 }
 
 fn options(arguments: &Arguments) -> Result<Options, Failure> {
@@ -194,7 +330,8 @@ fn percent(text: &str) -> Result<f64, String> {
     Ok(number / 100.0)
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+/// A time as users write it.
+pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a time, such as 50us, 15ms, 10s, 5m");
     let digits = text.trim_end_matches(char::is_alphabetic);
     let number: f64 = digits.parse().map_err(|_| wrong())?;

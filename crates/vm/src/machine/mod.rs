@@ -1,6 +1,7 @@
 //! The vm itself: one guest process, its threads, and the loop that runs them.
 
 mod code;
+mod held;
 mod observed;
 mod outside;
 mod slices;
@@ -119,6 +120,10 @@ pub struct Vm {
     pub(crate) io: Io,
     pub(crate) pace: Pace,
     observers: Vec<Box<dyn Observer>>,
+    /// Threads held at hooks, longest first, and the last moment at which each
+    /// thread's slice ended before a hooked instruction.
+    held: Vec<held::Held>,
+    stopped_at: HashMap<u32, Moment>,
     batch: Vec<AccessEvent>,
     /// Function entries observers follow, and calls of them under way.
     entries: HashSet<u64, Spread>,
@@ -185,6 +190,8 @@ impl Vm {
             io,
             pace,
             observers: Vec::new(),
+            held: Vec::new(),
+            stopped_at: HashMap::new(),
             batch: Vec::new(),
             entries: HashSet::default(),
             returns: Vec::new(),
@@ -501,6 +508,8 @@ impl Vm {
         self.trail = 0;
         self.slice = None;
         self.last_slice = None;
+        self.held.clear();
+        self.stopped_at.clear();
         self.reborn = true;
         let current = self.current;
         if let Some(thread) = self.threads.get_mut(&current) {

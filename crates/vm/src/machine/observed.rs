@@ -1,8 +1,8 @@
 //! What observers are told and how they get it: the ring of accesses the
 //! translated code fills, hooks at code, and events of the machine itself.
 
-use super::Vm;
 use super::code::{PendingReturn, count_mask};
+use super::{Pace, Vm};
 use crate::context::{Registers, reg};
 use crate::observe::{AccessEvent, AfterHook, Interest, Observer, ThreadEvent, complex};
 use crate::space::Backing;
@@ -10,6 +10,16 @@ use crate::translate::{REPEAT_PART, SLACK, is_long_repeat, is_repeated};
 use crate::{layout, memory};
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use race::Moment;
+
+/// What becomes of a block that began with a hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hooked {
+    GoesOn,
+    /// Before its first instruction.
+    SliceEnds,
+    /// The call is not made.
+    Elsewhere,
+}
 
 impl Vm {
     /// Adds an analysis. Observers are added before the guest runs.
@@ -145,23 +155,27 @@ impl Vm {
         }
     }
 
-    /// Control reached an address that somebody asked for. False if it went
-    /// elsewhere: the call is not made.
-    pub(super) fn hooked(&mut self) -> bool {
-        let goes_on = self.tell_hooked();
-        if goes_on && let Some(guard) = &self.guard {
+    /// Control reached an address that somebody asked for.
+    pub(super) fn hooked(&mut self) -> Hooked {
+        let hooked = self.tell_hooked();
+        if hooked == Hooked::GoesOn
+            && let Some(guard) = &self.guard
+        {
             guard.enlarge(&mut self.context.regs);
         }
-        goes_on
+        hooked
     }
 
     /// Control reached an address an observer asked for, or returned from
-    /// there. False if it went elsewhere.
-    fn tell_hooked(&mut self) -> bool {
+    /// there.
+    fn tell_hooked(&mut self) -> Hooked {
         let moment = self.moment();
         let regs = self.context.regs;
         let stack = regs.gpr[reg::RSP];
         let thread = self.current;
+        if self.stopped_at.get(&thread) == Some(&moment) {
+            return Hooked::GoesOn;
+        }
         let mut returned = Vec::new();
         self.returns.retain(|pending| {
             if pending.thread != thread || pending.stack > stack {
@@ -179,24 +193,28 @@ impl Vm {
             }
         }
         if !self.entries.contains(&regs.rip) {
-            return true;
+            return Hooked::GoesOn;
         }
         let (mut follow, mut skip) = (false, false);
+        let mut hold = None;
+        let mut release = None;
         for observer in &mut self.observers {
             match observer.hook(moment, &regs) {
                 AfterHook::Nothing => {}
                 AfterHook::TellReturn => follow = true,
                 AfterHook::SkipCall => skip = self.copy.is_some(),
+                AfterHook::Hold(patience) => hold = Some(patience),
+                AfterHook::Release(thread) => release = Some(thread),
             }
         }
         self.take_more_hooks();
         let Ok(back) = memory::get::<u64>(stack) else {
-            return true;
+            return Hooked::GoesOn;
         };
         if skip {
             self.context.regs.rip = back;
             self.context.regs.gpr[reg::RSP] = stack + 8;
-            return false;
+            return Hooked::Elsewhere;
         }
         if follow {
             self.returns.push(PendingReturn {
@@ -207,7 +225,23 @@ impl Vm {
             });
             self.add_hook(back);
         }
-        true
+        // A followed recording knows better who runs.
+        if !matches!(self.pace, Pace::Policy { .. }) {
+            return Hooked::GoesOn;
+        }
+        let mut stops = false;
+        if let Some(other) = release {
+            self.release(other);
+            stops = true;
+        }
+        if let Some(patience) = hold {
+            stops |= self.hold(patience);
+        }
+        if stops {
+            self.stopped_at.insert(thread, moment);
+            return Hooked::SliceEnds;
+        }
+        Hooked::GoesOn
     }
 
     pub(crate) fn tell_unmapped(&mut self, range: std::ops::Range<u64>) {

@@ -24,6 +24,7 @@ impl Vm {
                 return Ok(Vec::new());
             }
             self.look_outside(Some(0))?;
+            self.end_holds();
             let now = self.now();
             let mut runnable = Vec::new();
             let mut next_deadline = self.next_timer();
@@ -33,7 +34,7 @@ impl Vm {
                 .as_ref()
                 .is_some_and(|tree| tree.ordered || tree.forked);
             for (id, thread) in &self.threads {
-                if self.is_frozen(*id) {
+                if self.is_frozen(*id) || self.is_held(*id) {
                     continue;
                 }
                 match &thread.state {
@@ -59,6 +60,12 @@ impl Vm {
                     }
                 }
                 return Ok(runnable);
+            }
+            if !self.held.is_empty() {
+                match self.wait_while_held(next_deadline, outside) {
+                    Some(deadline) => next_deadline = Some(deadline),
+                    None => continue,
+                }
             }
             if outside && let Some(arrival) = self.next_arrival(now) {
                 // Every thread waits: what came next in the recorded run

@@ -206,7 +206,7 @@ impl Vm {
         if policy.is_exact() {
             return Ok(Some(choice));
         }
-        if runnable.len() == 1 {
+        if runnable.len() == 1 && self.held.is_empty() {
             choice.instructions = if self.takes_turns() {
                 SHARING_SLICE
             } else {

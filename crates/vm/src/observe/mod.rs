@@ -5,7 +5,9 @@
 //! accesses to a ring in memory, sixteen bytes each; the vm hands them over in
 //! batches, always before any other event and at every switch of threads, so
 //! an observer sees one total order of events. Observing never changes the
-//! execution: counts, addresses and schedules are the same with and without.
+//! execution: counts, addresses and schedules are the same with and without,
+//! unless an observer of a run that is being recorded asks for a thread to be
+//! held (`AfterHook`).
 
 pub(crate) mod complex;
 pub mod known;
@@ -78,6 +80,20 @@ pub enum AfterHook {
     /// In a copy: the call returns at once, without being made. Anywhere else
     /// nothing, because an observer never changes a recorded execution.
     SkipCall,
+    /// While recording: the thread waits here, before the instruction, until
+    /// it is released or patience is over.
+    Hold(Patience),
+    /// While recording: this thread, held elsewhere, goes on, and the slice of
+    /// the one that got here ends, so that the policy chooses between them.
+    Release(u32),
+}
+
+/// How long a thread is held at most: what all threads execute meanwhile, and
+/// virtual time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Patience {
+    pub instructions: u64,
+    pub nanoseconds: u64,
 }
 
 /// Receives the events of an execution in their one total order.
@@ -111,6 +127,8 @@ pub trait Observer {
     fn hook(&mut self, _moment: Moment, _registers: &Registers) -> AfterHook {
         AfterHook::Nothing
     }
+    /// A thread that was held goes on, released or out of patience.
+    fn released(&mut self, _thread: u32) {}
     /// Further addresses to hook, asked for after each hook and system call.
     fn more_hooks(&mut self) -> Vec<u64> {
         Vec::new()

@@ -53,7 +53,12 @@ pub enum RecordError {
     FileChanged { path: PathBuf },
     #[error("{0} exists already; give another directory, or remove it")]
     Exists(PathBuf),
-    #[error("{0} is not a recording (it has no manifest.json)")]
+    #[error(
+        "{} is not a recording ({})", .0.display(),
+        if .0.is_dir() { "it has no manifest.json" }
+        else if .0.exists() { "it is a file; a recording is a folder" }
+        else { "there is no such folder; `deadheat list` shows those of the store" }
+    )]
     NotARecording(PathBuf),
 }
 
@@ -217,7 +222,12 @@ impl Recording {
     pub fn open(directory: &Path) -> Result<Self, RecordError> {
         let path = directory.join("manifest.json");
         let text = match fs::read(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
                 return Err(RecordError::NotARecording(directory.to_path_buf()));
             }
             other => other.map_err(|error| RecordError::read(&path, error))?,
