@@ -76,6 +76,7 @@ bench: build
 	bench/detect/run
 	bench/reorder/run
 	bench/explore/run
+	bench/heap/run
 	bench/report
 	bench/sample/run
 	bench/hunt/run

@@ -3,7 +3,9 @@
 
 use crate::commands::Failure;
 use crate::phase;
-use explore::{Conclusion, Looked, Occurrence, Recorded, Schedule, Settings, Subject, Witness};
+use explore::{
+    Checks, Conclusion, Looked, Occurrence, Recorded, Schedule, Settings, Subject, Witness,
+};
 use race::{Access, AccessKind, Evidence, Moment, Race, Report, Verdict, labels};
 use std::ffi::OsString;
 use std::path::Path;
@@ -31,6 +33,20 @@ pub struct ExploreOptions {
     /// Seed of the schedules before and after the race
     #[arg(long, default_value_t = 0, value_name = "N")]
     explore_seed: u64,
+    /// What must always be true of the program's variables, for instance
+    /// 'stats.used <= len(slots)': checked when a thread that has written to
+    /// one of them next unlocks, posts or ends; with @write in front after
+    /// every write. Globals, fields, elements by their names in the debug info
+    #[arg(long, value_name = "EXPR")]
+    invariant: Vec<String>,
+    /// Functions of an allocator of the program's own, for instance
+    /// alloc=pool_get:2,free=pool_put:2 (the argument that is the size, or the
+    /// block, counted from 1; `alloc=node_new:=32` for blocks of one size)
+    #[arg(long, value_name = "FUNCTIONS")]
+    allocator: Vec<String>,
+    /// Do not look for memory errors on the heap
+    #[arg(long)]
+    no_heap: bool,
 }
 
 impl ExploreOptions {
@@ -44,10 +60,35 @@ impl ExploreOptions {
             "--pre-schedules".to_string(),
             self.pre_schedules.to_string(),
         ];
+        for invariant in &self.invariant {
+            words.extend(["--invariant".to_string(), invariant.clone()]);
+        }
+        for allocator in &self.allocator {
+            words.extend(["--allocator".to_string(), allocator.clone()]);
+        }
+        if self.no_heap {
+            words.push("--no-heap".to_string());
+        }
         if let Some(seconds) = self.budget {
             words.extend(["--budget".to_string(), seconds.to_string()]);
         }
         words.into_iter().map(OsString::from).collect()
+    }
+
+    fn checks(&self) -> Checks {
+        Checks {
+            heap: !self.no_heap,
+            allocators: self.allocator.clone(),
+            invariants: self.invariant.clone(),
+        }
+    }
+
+    /// Says what is wrong with invariants and allocators before anything is
+    /// run.
+    pub fn verify(&self, program: &Path) -> Result<(), Failure> {
+        self.checks()
+            .verify(program)
+            .map_err(|error| Failure::usage(error.to_string()))
     }
 
     fn settings(&self, schedules: u32) -> Settings {
@@ -97,12 +138,15 @@ pub fn classify(
     if moments.is_empty() {
         return Ok(());
     }
-    let survey = explore::survey(&recording, &moments).map_err(failure)?;
+    let first: Vec<Occurrence> = recorded.iter().flatten().copied().collect();
+    let survey = explore::survey(&recording, &moments, &first).map_err(failure)?;
+    let checks = options.checks();
     let mut all = Explored {
         looked: report.races.iter().map(|_| Vec::new()).collect(),
         cut_short: false,
+        not_checked: Vec::new(),
     };
-    all.add(&recording, recorded, &survey, settings)?;
+    all.add(&recording, recorded, &survey, settings, &checks)?;
     let mut reached_by = 0;
     let others = detection.map_or_else(Vec::new, |detection| {
         Schedule::before(options.pre_schedules, options.explore_seed)
@@ -136,7 +180,7 @@ pub fn classify(
             Ok(found) => {
                 reached_by += 1;
                 let todo = meet(report, found, schedule, number, &mut all);
-                all.add(&recording, todo, &survey, settings)?;
+                all.add(&recording, todo, &survey, settings, &checks)?;
             }
             Err(error) => report.not_checked.push(format!(
                 "under {schedule} no races could be looked for: {error}"
@@ -145,12 +189,25 @@ pub fn classify(
     }
     let mut witnesses: Vec<Witness> = Vec::new();
     let mut unlooked = 0;
+    let mut errors: Vec<race::ErrorFinding> = Vec::new();
     for (race, looked) in report.races.iter_mut().zip(&all.looked) {
         match explore::conclude(looked, settings.schedules) {
-            Some(conclusion) => tell(race, conclusion, directory, &mut witnesses),
+            Some(mut conclusion) => {
+                for error in conclusion.common_errors.drain(..) {
+                    let known = errors
+                        .iter()
+                        .any(|known| known.kind == error.kind && known.text == error.text);
+                    if !known {
+                        errors.push(error);
+                    }
+                }
+                tell(race, conclusion, directory, &mut witnesses);
+            }
             None => unlooked += 1,
         }
     }
+    report.errors = errors;
+    report.not_checked.append(&mut all.not_checked);
     explore::write_evidence(&recording, &mut witnesses).map_err(failure)?;
     if all.cut_short {
         report.not_checked.push(format!(
@@ -174,6 +231,8 @@ pub fn classify(
 struct Explored {
     looked: Vec<Vec<Looked>>,
     cut_short: bool,
+    /// What could not be watched, in sentences.
+    not_checked: Vec<String>,
 }
 
 impl Explored {
@@ -184,6 +243,7 @@ impl Explored {
         occurrences: Vec<Vec<Occurrence>>,
         survey: &explore::Survey,
         settings: Settings,
+        checks: &Checks,
     ) -> Result<(), Failure> {
         let subjects: Vec<Subject> = occurrences
             .into_iter()
@@ -191,8 +251,14 @@ impl Explored {
                 source: Box::new(Recorded(occurrences)),
             })
             .collect();
-        let explored = explore::explore(recording, &subjects, survey, settings).map_err(failure)?;
+        let explored =
+            explore::explore(recording, &subjects, survey, settings, checks).map_err(failure)?;
         self.cut_short |= explored.cut_short;
+        for sentence in explored.not_checked {
+            if !self.not_checked.contains(&sentence) {
+                self.not_checked.push(sentence);
+            }
+        }
         for (known, more) in self.looked.iter_mut().zip(explored.looked) {
             known.extend(more);
         }
@@ -298,6 +364,7 @@ fn tell(race: &mut Race, conclusion: Conclusion, directory: &Path, witnesses: &m
     race.schedules = Some(conclusion.schedules);
     race.memory_model = Some("sc".to_string());
     race.explanation = Some(conclusion.explanation);
+    race.errors = conclusion.errors;
     // What the states differ in stays behind what the program shows.
     let mut differences = conclusion.differences;
     differences.append(&mut race.differences);
@@ -306,8 +373,8 @@ fn tell(race: &mut Race, conclusion: Conclusion, directory: &Path, witnesses: &m
         race.orders = conclusion.orders;
     }
     for label in conclusion.labels {
-        if !race.labels.iter().any(|known| known == label) {
-            race.labels.push(label.to_string());
+        if !race.labels.contains(&label) {
+            race.labels.push(label);
         }
     }
     label_both_values_valid(race);
@@ -387,6 +454,16 @@ pub fn show_evidence(recording: &Recording, number: u32) -> Result<i32, Failure>
         println!("{name}: the program {}", run.ending.describe());
         for (depth, frame) in run.ending.stack().iter().enumerate() {
             println!("    #{depth:<2} {}", explore::place(frame));
+        }
+        for finding in &run.findings {
+            let error = finding.reported();
+            println!("  {}: {}", error.kind.replace('-', " "), error.text);
+            for call in &error.stacks {
+                println!("    thread {} {}:", call.moment.thread, call.what);
+                for (depth, frame) in call.stack.iter().enumerate() {
+                    println!("      #{depth:<2} {}", explore::place(frame));
+                }
+            }
         }
         for output in &run.outputs {
             let bytes = output.bytes(0, 2000);

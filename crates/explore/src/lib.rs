@@ -25,6 +25,7 @@
 //! do harm in k executions.
 
 mod compare;
+mod consequence;
 mod locks;
 mod model;
 mod names;
@@ -39,6 +40,10 @@ mod waits;
 mod witness;
 
 pub use compare::{Bytes, OutputComparison, OutputDifference};
+pub use consequence::{
+    AllocatorError, CheckError, Checks, ErrorKind, Finding, InvariantError, Mixed,
+};
+pub use consequence::{guarded_functions, program_of};
 pub use model::{MemoryModel, SequentialConsistency};
 pub use names::{modules, own_frame, own_place, place, stack};
 pub use pair::{Outcome, Pair, Poised};
@@ -49,6 +54,7 @@ pub use run::{Ending, Run, ended, finish, signal_name};
 pub use verdict::{Conclusion, conclude};
 pub use witness::{Replayed, Scripted, Witness, read_evidence, write_evidence};
 
+use consequence::Watching;
 use pair::Plan;
 use race::{Instance, Moment};
 use serde::{Deserialize, Serialize};
@@ -135,6 +141,12 @@ pub struct Looked {
     pub limit: u64,
     /// Where threads could be preempted besides synchronisation.
     pub racy: Vec<u64>,
+    /// What was watched.
+    #[serde(default)]
+    pub checks: Checks,
+    /// What the reads of the race can see besides what was written.
+    #[serde(default)]
+    pub mixed: Vec<Mixed>,
 }
 
 impl Looked {
@@ -148,6 +160,8 @@ impl Looked {
             failed: None,
             limit: 0,
             racy: Vec::new(),
+            checks: Checks::default(),
+            mixed: Vec::new(),
         }
     }
 
@@ -172,6 +186,8 @@ pub struct Exploration {
     pub looked: Vec<Vec<Looked>>,
     /// It was interrupted, or its time was up.
     pub cut_short: bool,
+    /// What could not be watched, in sentences.
+    pub not_checked: Vec<String>,
 }
 
 /// Set by Ctrl-C.
@@ -216,11 +232,17 @@ pub struct Survey {
     instructions: u64,
     /// Program counters of the racy accesses.
     racy: Vec<u64>,
+    /// First accesses that find memory without a value.
+    unborn: BTreeSet<Moment>,
 }
 
 /// Replays the recording once; threads can be preempted where they are at
-/// these moments.
-pub fn survey(recording: &Recording, moments: &[Moment]) -> Result<Survey, Error> {
+/// these moments, and these occurrences will be looked at.
+pub fn survey(
+    recording: &Recording,
+    moments: &[Moment],
+    occurrences: &[Occurrence],
+) -> Result<Survey, Error> {
     let stops: Vec<Instance> = moments
         .iter()
         .map(|moment| Instance {
@@ -235,6 +257,7 @@ pub fn survey(recording: &Recording, moments: &[Moment]) -> Result<Survey, Error
         let mut vm = Vm::replay(recording)?;
         vm.mute();
         vm.log_inputs();
+        let unborn = consequence::watch_births(&mut vm, occurrences).ok();
         let mut racy = BTreeSet::new();
         for index in order {
             let moment = stops[index].first;
@@ -246,7 +269,9 @@ pub fn survey(recording: &Recording, moments: &[Moment]) -> Result<Survey, Error
             }
         }
         vm.run(None)?;
+        vm.take_observers();
         Ok(Survey {
+            unborn: unborn.map(|unborn| unborn.take()).unwrap_or_default(),
             instructions: vm.instructions(),
             inputs: vm.take_input_index(),
             racy: racy.into_iter().collect(),
@@ -289,6 +314,7 @@ pub fn explore(
     subjects: &[Subject],
     survey: &Survey,
     settings: Settings,
+    checks: &Checks,
 ) -> Result<Exploration, Error> {
     let begun = Instant::now();
     let deadline = settings.budget.map(|budget| begun + budget);
@@ -300,11 +326,12 @@ pub fn explore(
     let mut exploration = Exploration {
         looked: subjects.iter().map(|_| Vec::new()).collect(),
         cut_short: false,
+        not_checked: Vec::new(),
     };
     if primaries.iter().all(Vec::is_empty) {
         return Ok(exploration);
     }
-    let journal = Journal::open(recording, settings);
+    let journal = Journal::open(recording, settings, checks);
     let total: usize = primaries.iter().map(Vec::len).sum();
     let mut done = 0;
     let rounds = primaries.iter().map(Vec::len).max().unwrap_or(0);
@@ -338,8 +365,14 @@ pub fn explore(
             deadline,
             journal: &journal,
             progress: (done, total),
+            checks,
         };
-        let found = work.rounds(todo)?;
+        let (found, not_checked) = work.rounds(todo)?;
+        for sentence in not_checked {
+            if !exploration.not_checked.contains(&sentence) {
+                exploration.not_checked.push(sentence);
+            }
+        }
         exploration.cut_short |= found.len() < count;
         done += count;
         for (subject, looked) in found {
@@ -353,7 +386,47 @@ pub fn explore(
     if settings.progress && std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K");
     }
+    tell_allocations(recording, &mut exploration, checks)?;
     Ok(exploration)
+}
+
+/// Reads the stacks of what was allocated, freed or written before the race
+/// points.
+fn tell_allocations(
+    recording: &Recording,
+    exploration: &mut Exploration,
+    checks: &Checks,
+) -> Result<(), Error> {
+    let mut findings: Vec<&mut Finding> = Vec::new();
+    // Moments of other executions are none of the recording's.
+    for pair in exploration
+        .looked
+        .iter_mut()
+        .flatten()
+        .filter(|looked| looked.occurrence.before.is_none())
+        .flat_map(|looked| &mut looked.pairs)
+    {
+        if let Outcome::Violation {
+            ending: Ending::Erred(finding),
+            ..
+        } = &mut pair.outcome
+        {
+            findings.push(finding);
+        }
+        findings.extend(pair.errors.iter_mut().flatten());
+        findings.extend(&mut pair.common_errors);
+    }
+    let mut list: Vec<Finding> = findings.iter().map(|finding| (*finding).clone()).collect();
+    if list.is_empty() {
+        return Ok(());
+    }
+    let wanted = consequence::wanted(&list);
+    let stacks = consequence::recorded(recording, wanted, &checks.custom_functions())?;
+    consequence::fill(&mut list, &stacks);
+    for (finding, told) in findings.into_iter().zip(list) {
+        *finding = told;
+    }
+    Ok(())
 }
 
 struct Work<'a> {
@@ -363,30 +436,36 @@ struct Work<'a> {
     deadline: Option<Instant>,
     journal: &'a Journal,
     progress: (usize, usize),
+    checks: &'a Checks,
 }
+
+/// What was found, by subject, and what could not be watched.
+type Round = (Vec<(usize, Looked)>, Vec<String>);
 
 type InFlight = (usize, Occurrence, Running<Result<Looked, String>>);
 
 impl Work<'_> {
     /// One primary of each race, in one pass over each execution that has
     /// some.
-    fn rounds(&self, todo: Vec<(usize, Occurrence)>) -> Result<Vec<(usize, Looked)>, Error> {
+    fn rounds(&self, todo: Vec<(usize, Occurrence)>) -> Result<Round, Error> {
         let mut executions: Vec<Option<Schedule>> = Vec::new();
         for (_, occurrence) in &todo {
             if !executions.contains(&occurrence.before) {
                 executions.push(occurrence.before);
             }
         }
-        let mut found = Vec::new();
+        let (mut found, mut not_checked) = (Vec::new(), Vec::new());
         for before in executions {
             let own = todo
                 .iter()
                 .filter(|(_, occurrence)| occurrence.before == before)
                 .copied()
                 .collect();
-            found.extend(self.round(before, own)?);
+            let (more, sentences) = self.round(before, own)?;
+            found.extend(more);
+            not_checked.extend(sentences);
         }
-        Ok(found)
+        Ok((found, not_checked))
     }
 
     /// The execution that occurrences with this schedule are of.
@@ -429,7 +508,7 @@ impl Work<'_> {
         &self,
         before: Option<Schedule>,
         todo: Vec<(usize, Occurrence)>,
-    ) -> Result<Vec<(usize, Looked)>, Error> {
+    ) -> Result<Round, Error> {
         let instances: Vec<Instance> = todo.iter().map(|(_, todo)| todo.instance).collect();
         let (order, instructions) = self.order(before, &instances)?;
         // Each primary keeps two processors busy.
@@ -437,6 +516,7 @@ impl Work<'_> {
             std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
         let answer = vm::snapshot::isolated(|| {
             let mut vm = self.execution(before)?;
+            let watching = Watching::begin(&mut vm, self.checks, self.recording)?;
             let mut flying: VecDeque<InFlight> = VecDeque::new();
             let mut found = Vec::new();
             for index in order {
@@ -461,7 +541,9 @@ impl Work<'_> {
                     instructions: u64::MAX / 2,
                     ..Limits::default()
                 };
-                let copy = vm.copy(limits, |vm| Ok(self.look(vm, occurrence, limit)));
+                let copy = vm.copy(limits, |vm| {
+                    Ok(self.look(vm, occurrence, limit, watching.as_ref()))
+                });
                 match copy {
                     Ok(running) => flying.push_back((subject, occurrence, running)),
                     Err(error) => {
@@ -472,7 +554,8 @@ impl Work<'_> {
             while !flying.is_empty() {
                 self.land(&mut flying, &mut found);
             }
-            Ok(found)
+            let not_checked = watching.map(|watching| watching.not_checked());
+            Ok((found, not_checked.unwrap_or_default()))
         })?;
         answer.join()?.map_err(Error::Replay)
     }
@@ -503,10 +586,17 @@ impl Work<'_> {
     }
 
     /// In a copy, just before the first access.
-    fn look(&self, vm: &mut Vm, occurrence: Occurrence, limit: u64) -> Looked {
+    fn look(
+        &self,
+        vm: &mut Vm,
+        occurrence: Occurrence,
+        limit: u64,
+        watching: Option<&Watching>,
+    ) -> Looked {
         let mut looked = Looked {
             limit,
             racy: self.survey.racy.clone(),
+            checks: self.checks.clone(),
             ..Looked::new(occurrence)
         };
         let copies = || Limits {
@@ -514,7 +604,7 @@ impl Work<'_> {
             ..Limits::default()
         };
         let recorded = occurrence.instance.second;
-        if self.pairs_from(vm, &mut looked, recorded) {
+        if self.pairs_from(vm, &mut looked, recorded, watching) {
             return looked;
         }
         // Another access may do as well.
@@ -522,7 +612,7 @@ impl Work<'_> {
             .copy(copies(), |vm| point::probe(vm, occurrence, limit))
             .and_then(|running| running.join());
         if let Ok(Ok(Some(second))) = other
-            && self.pairs_from(vm, &mut looked, second)
+            && self.pairs_from(vm, &mut looked, second, watching)
         {
             return looked;
         }
@@ -539,7 +629,13 @@ impl Work<'_> {
 
     /// Runs the pairs with this second access; false if it cannot be reached
     /// with the first one held.
-    fn pairs_from(&self, vm: &mut Vm, looked: &mut Looked, second: Moment) -> bool {
+    fn pairs_from(
+        &self,
+        vm: &mut Vm,
+        looked: &mut Looked,
+        second: Moment,
+        watching: Option<&Watching>,
+    ) -> bool {
         let occurrence = looked.occurrence;
         let (limit, settings) = (looked.limit, self.settings);
         let limits = Limits {
@@ -560,9 +656,15 @@ impl Work<'_> {
                 racy,
                 comparison: &Bytes,
                 model: &SequentialConsistency,
+                watching,
             };
+            let unborn = occurrence.before.is_none() && self.survey.unborn.contains(&poised.first);
+            let mixed = consequence::look_for_torn(vm, poised, occurrence, unborn);
+            if let Some(watching) = watching {
+                watching.judge(vm);
+            }
             if pair::leave_equal_states(vm, &plan) {
-                return Ok(Some((poised, true, Vec::new())));
+                return Ok(Some((poised, true, Vec::new(), mixed)));
             }
             let mut pairs: Vec<Pair> = Vec::new();
             for schedule in Schedule::list(settings.schedules.max(1), settings.seed) {
@@ -573,11 +675,12 @@ impl Work<'_> {
                     break;
                 }
             }
-            Ok(Some((poised, false, pairs)))
+            Ok(Some((poised, false, pairs, mixed)))
         });
         match answer.and_then(|running| running.join()) {
-            Ok(Ok(Some((poised, equal_states, pairs)))) => {
+            Ok(Ok(Some((poised, equal_states, pairs, mixed)))) => {
                 looked.poised = Some(poised);
+                looked.mixed = mixed;
                 looked.equal_states = equal_states;
                 looked.pairs = pairs;
                 true
@@ -610,10 +713,10 @@ struct Entry {
 }
 
 impl Journal {
-    fn open(recording: &Recording, settings: Settings) -> Journal {
+    fn open(recording: &Recording, settings: Settings, checks: &Checks) -> Journal {
         let path = recording.directory.join("explored.jsonl");
         let key = format!(
-            "{} schedules {} seed {}",
+            "{} schedules {} seed {} {checks:?}",
             env!("CARGO_PKG_VERSION"),
             settings.schedules,
             settings.seed

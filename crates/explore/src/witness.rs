@@ -5,11 +5,12 @@
 //! the last instruction (paper 003, section 4.7). They are kept in the
 //! recording's directory, `evidence.json`, numbered from 1.
 
+use crate::consequence::{Checks, Finding, Watching};
 use crate::pair::{self, Plan};
 use crate::point;
 use crate::run::{self, Ending, Run};
 use crate::{
-    Bytes, Error, Looked, Occurrence, OutputComparison, Pair, Poised, Schedule,
+    Bytes, Error, Looked, Occurrence, Outcome, OutputComparison, Pair, Poised, Schedule,
     SequentialConsistency,
 };
 use race::Moment;
@@ -47,6 +48,11 @@ pub struct Witness {
     pub limit: u64,
     /// What was seen, in words.
     pub seen: String,
+    /// What was watched, and what of it was seen to be wrong.
+    #[serde(default)]
+    pub checks: Checks,
+    #[serde(default)]
+    pub error: Option<Finding>,
 }
 
 /// What running a witness again gave.
@@ -95,6 +101,14 @@ impl Witness {
             racy: looked.racy.clone(),
             limit: looked.limit,
             seen,
+            checks: looked.checks.clone(),
+            error: match &pair.outcome {
+                Outcome::Violation {
+                    ending: Ending::Erred(error),
+                    ..
+                } => Some(error.as_ref().clone()),
+                _ => None,
+            },
         }
     }
 
@@ -108,6 +122,8 @@ impl Witness {
             racy: looked.racy.clone(),
             limit: looked.limit,
             seen: ending.describe(),
+            checks: Checks::default(),
+            error: None,
         }
     }
 
@@ -164,16 +180,23 @@ impl Witness {
 
     /// Takes a replay to where it leaves the recording, and makes it a copy:
     /// before the first access, or at the start if another schedule leads
-    /// there.
-    fn leave(&self, recording: &Recording, inputs: &InputIndex) -> Result<Option<Vm>, vm::Error> {
+    /// there. What is watched is watched from the start.
+    fn leave(
+        &self,
+        recording: &Recording,
+        inputs: &InputIndex,
+        checks: &Checks,
+    ) -> Result<Option<(Vm, Option<Watching>)>, vm::Error> {
         if let Some(schedule) = self.occurrence.before {
             let all = u64::MAX / 2;
-            let vm = crate::start_under(recording, inputs, schedule, &self.racy, all)?;
-            return Ok(Some(vm));
+            let mut vm = crate::start_under(recording, inputs, schedule, &self.racy, all)?;
+            let watching = Watching::begin(&mut vm, checks, recording)?;
+            return Ok(Some((vm, watching)));
         }
         let mut vm = Vm::replay(recording)?;
         vm.mute();
         vm.know_inputs(Rc::new(inputs.clone()));
+        let watching = Watching::begin(&mut vm, checks, recording)?;
         if !self.at_first(&mut vm)? {
             return Ok(None);
         }
@@ -181,7 +204,7 @@ impl Witness {
             instructions: u64::MAX / 2,
             ..Limits::default()
         })?;
-        Ok(Some(vm))
+        Ok(Some((vm, watching)))
     }
 
     fn at_first(&self, vm: &mut Vm) -> Result<bool, vm::Error> {
@@ -192,22 +215,29 @@ impl Witness {
 
     /// From where the recording is left to the race point. False if it is not
     /// reached: the recording is another one.
-    fn approach(&self, vm: &mut Vm) -> Result<bool, vm::Error> {
+    fn approach(&self, vm: &mut Vm, watching: Option<&Watching>) -> Result<bool, vm::Error> {
         if self.occurrence.before.is_some() && !self.at_first(vm)? {
             return Ok(false);
         }
         if self.play == Play::Held {
             return Ok(true);
         }
-        point::reach(vm, self.occurrence, self.second, self.limit)
+        if !point::reach(vm, self.occurrence, self.second, self.limit)? {
+            return Ok(false);
+        }
+        if let Some(watching) = watching {
+            watching.judge(vm);
+        }
+        Ok(true)
     }
 
-    fn plan(&self) -> Plan<'_> {
+    fn plan<'a>(&'a self, watching: Option<&'a Watching>) -> Plan<'a> {
         Plan {
             poised: self.poised(),
             racy: &self.racy,
             comparison: &Bytes,
             model: &SequentialConsistency,
+            watching,
         }
     }
 
@@ -224,11 +254,13 @@ impl Witness {
             Play::Held => false,
         };
         let answer = vm::snapshot::isolated(|| {
-            let Some(mut vm) = self.leave(recording, &index)? else {
+            // As the program runs by itself: nothing is watched in a debugger.
+            let nothing = Checks::default();
+            let Some((mut vm, _)) = self.leave(recording, &index, &nothing)? else {
                 return Ok(None);
             };
             let left_at = vm.instructions();
-            if !self.approach(&mut vm)? {
+            if !self.approach(&mut vm, None)? {
                 return Ok(None);
             }
             let point = vm.instructions();
@@ -294,13 +326,14 @@ impl Witness {
             .map_err(|error| Error::Replay(error.to_string()))?;
         let witness = self.clone();
         let answer = vm::snapshot::isolated(|| {
-            let Some(mut vm) = witness.leave(recording, &index)? else {
+            let Some((mut vm, watching)) = witness.leave(recording, &index, &witness.checks)?
+            else {
                 return Ok(None);
             };
-            if !witness.approach(&mut vm)? {
+            if !witness.approach(&mut vm, watching.as_ref())? {
                 return Ok(None);
             }
-            let plan = witness.plan();
+            let plan = witness.plan(watching.as_ref());
             let mut run = |swapped: bool| {
                 let limits = Limits {
                     instructions: u64::MAX / 2,
@@ -309,11 +342,14 @@ impl Witness {
                 let copy = vm.copy(limits, |vm| {
                     pair::play(vm, &plan, swapped, witness.schedule, witness.limit)
                 });
-                match copy.and_then(|running| running.join()) {
+                let mut run = match copy.and_then(|running| running.join()) {
                     Ok(Ok(run)) => run,
                     Ok(Err(why)) => Run::lost(why),
                     Err(error) => Run::lost(error.to_string()),
-                }
+                };
+                let (schedule, limit) = (witness.schedule, witness.limit);
+                pair::tell_findings(&mut vm, &plan, swapped, schedule, limit, &mut run);
+                run
             };
             Ok(Some(match witness.play {
                 Play::Held => {
@@ -333,14 +369,21 @@ impl Witness {
                             instructions: 0,
                             outputs: vm.captured(),
                             inputs: 0,
+                            findings: Vec::new(),
                         }),
                     }
                 }
                 Play::Order { swapped } => {
                     let one = run(swapped);
+                    let again = witness.error.as_ref().and_then(|error| {
+                        one.findings.iter().find(|finding| finding.is_same(error))
+                    });
                     Replayed {
-                        still_there: one.ending.violation().is_some(),
-                        seen: one.ending.describe(),
+                        still_there: match witness.error {
+                            Some(_) => again.is_some(),
+                            None => one.ending.violation().is_some(),
+                        },
+                        seen: again.map_or_else(|| one.ending.describe(), Finding::describe),
                         recorded: (!swapped).then(|| one.clone()),
                         swapped: swapped.then_some(one),
                     }

@@ -205,7 +205,7 @@ impl Subject<'_> {
         if let Some(section) = self.section {
             policy = Box::new(Fence::new(policy, section.clone()));
         }
-        let mut vm = Vm::record_under(&recording, self.program, self.seed, policy)?;
+        let mut vm = Vm::record_under(&recording, self.program, self.seed, policy, None)?;
         vm.stop_when_stuck();
         vm.stop_after(self.limit);
         if let Some(section) = self.section {
@@ -311,6 +311,7 @@ pub fn manifest(program: &Program, seed: u64) -> Manifest {
         seed,
         quantum: vm::DEFAULT_QUANTUM,
         left_out: Vec::new(),
+        guard: None,
     }
 }
 

@@ -40,6 +40,7 @@ fn record(folder: &Path, program: &Path) -> Recording {
         seed: schedule.seed,
         quantum: schedule.quantum,
         left_out: Vec::new(),
+        guard: None,
     };
     let directory = folder.join("recording");
     let recording = Recording::create(&directory, manifest).unwrap();

@@ -1,5 +1,6 @@
 //! Starting a vm: to record a program, to replay a recording, or to just run.
 
+use crate::guard::{FindAllocators, Guard};
 use crate::io::{Io, ReplayBooks, tag};
 use crate::kernel::Kernel;
 use crate::loader::Program;
@@ -100,16 +101,18 @@ impl Vm {
         schedule: ScheduleChoice,
     ) -> Result<Vm, Error> {
         let policy = schedule.policy.build(schedule.seed, schedule.quantum);
-        Self::record_under(recording, program, schedule.seed, policy)
+        Self::record_under(recording, program, schedule.seed, policy, None)
     }
 
     /// The same under a policy of the caller's. `seed` is for what the program
-    /// takes for random.
+    /// takes for random. If the manifest says so, every block is made larger by
+    /// the functions of allocators that `find` finds.
     pub fn record_under(
         recording: &Recording,
         program: &Program,
         seed: u64,
         policy: Box<dyn Policy>,
+        find: Option<FindAllocators>,
     ) -> Result<Vm, Error> {
         let folder = recording.create_process(0)?;
         let io = Io::Record {
@@ -128,6 +131,9 @@ impl Vm {
         let mut vm = Vm::new(io, pace)?;
         vm.tree = Some(Tree::new(recording.directory.clone(), Children::All)?);
         vm.leave_out(&recording.manifest.left_out);
+        if let (Some(bytes), Some(find)) = (recording.manifest.guard, find) {
+            vm.guard = Some(Guard::record(bytes, find, &recording.directory));
+        }
         vm.start(program, seed)?;
         Ok(vm)
     }
@@ -185,6 +191,9 @@ impl Vm {
         vm.tree = Some(Tree::new(recording.directory.clone(), children)?);
         let manifest = &recording.manifest;
         vm.leave_out(&manifest.left_out);
+        if let Some(bytes) = manifest.guard {
+            vm.guard = Some(Guard::replay(bytes, &recording.directory)?);
+        }
         let program = Program {
             path: OsStr::from_bytes(&manifest.program).into(),
             arguments: manifest.arguments.clone(),
@@ -253,6 +262,10 @@ impl Vm {
         self.read_limits()?;
         self.inherit_descriptors()?;
         let regs = self.load(program)?;
+        self.guard_loaded_code();
+        if let Some(error) = self.guard_failed.take() {
+            return Err(error.into());
+        }
         let id = self.kernel.process.next_thread();
         let mut thread = Thread::new(id, self.kernel.process.tid_of(id), regs);
         thread.name = self.program_name();

@@ -34,6 +34,7 @@ fn manifest(program: &Program) -> Manifest {
         seed: 0,
         quantum: vm::DEFAULT_QUANTUM,
         left_out: Vec::new(),
+        guard: None,
     }
 }
 

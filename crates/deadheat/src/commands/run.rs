@@ -20,7 +20,9 @@ use vm::{Program, ScheduleChoice, Stop, Vm};
 #[command(after_help = "\
 Examples:
   deadheat run -- ./prog arg               the races of one run
-  deadheat run --output rec -- ./prog      and keep the recording in rec")]
+  deadheat run --output rec -- ./prog      and keep the recording in rec
+  deadheat run --invariant 'used <= len(slots)' -- ./prog
+                                           does a race break what must always hold?")]
 pub struct Arguments {
     /// Directory for the recording [default: in the store]
     #[arg(short, long, value_name = "DIR")]
@@ -68,7 +70,7 @@ pub fn record_run(
                 .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
         })
         .transpose()?;
-    let recording = record::create(directory, program, schedule)?;
+    let recording = record::create(directory, program, schedule, None)?;
     let code = detect::in_child(|| -> Result<i32, Failure> {
         if silent {
             detect::silence_output();
@@ -110,6 +112,7 @@ pub fn with_threads(program: &Program, number: u64) -> Program {
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let program = record::program(&arguments.command)?;
+    arguments.explore.verify(&program.path)?;
     let reporting = arguments.report.prepare(Stream::Stderr)?;
     let words: Vec<String> = arguments
         .command

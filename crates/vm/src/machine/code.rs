@@ -1,6 +1,7 @@
 //! Running translated code: finding or making the block to enter, what its exits
 //! ask for, and the faults met in it.
 
+use super::observed::Hooked;
 use super::{Pace, Vm};
 use crate::cache::{ExitKind, LINKED, REPEAT, Translation, pages_of};
 use crate::context::{BREAK, reg};
@@ -127,12 +128,14 @@ impl Vm {
                     ExitKind::Hook if self.preempts() => Some(SliceEnd::Sequencer),
                     ExitKind::Hook => {
                         self.drain_ring();
-                        if self.hooked() {
-                            Some(SliceEnd::Sequencer)
-                        } else {
-                            host = self.cache.block(exit.block).after_hook;
-                            self.break_again(broken);
-                            continue;
+                        match self.hooked() {
+                            Hooked::SliceEnds => Some(SliceEnd::Sequencer),
+                            Hooked::Elsewhere => None,
+                            Hooked::GoesOn => {
+                                host = self.cache.block(exit.block).after_hook;
+                                self.break_again(broken);
+                                continue;
+                            }
                         }
                     }
                     ExitKind::Complex => {

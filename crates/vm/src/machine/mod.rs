@@ -11,6 +11,7 @@ mod steered;
 use crate::cache::{Cache, Spread};
 use crate::clock::Clock;
 use crate::context::{Context, Registers};
+use crate::guard::Guard;
 use crate::io::Io;
 use crate::kernel::Kernel;
 use crate::observe::{AccessEvent, Observer, Sites};
@@ -100,6 +101,9 @@ pub struct Vm {
     /// Iterations of the repeated string instruction under way that belong to
     /// its later parts.
     later_parts: u64,
+    /// Blocks are made larger than the guest asks for.
+    pub(crate) guard: Option<Guard>,
+    pub(crate) guard_failed: Option<RecordError>,
     sample: u64,
     hot_after: u8,
     pub space: Space,
@@ -184,6 +188,8 @@ impl Vm {
             alone: false,
             stale: Vec::new(),
             later_parts: 0,
+            guard: None,
+            guard_failed: None,
             sample: SAMPLE,
             hot_after: HOT,
             space: Space::default(),
@@ -358,6 +364,9 @@ impl Vm {
             Err(Error::Record(RecordError::Ended(_))) => Ok(Stop::RecordingEnds),
             other => other,
         };
+        if let Some(error) = self.guard_failed.take() {
+            return Err(error.into());
+        }
         let Some(tree) = &self.tree else {
             return result;
         };

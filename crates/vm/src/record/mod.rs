@@ -118,6 +118,9 @@ pub struct Manifest {
     /// does not make them either.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOut>,
+    /// Bytes added to every block that an allocator is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<u64>,
 }
 
 /// Calls of one function that return at once, without having done anything.
@@ -213,6 +216,12 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// The program that was recorded.
+    pub fn program_path(&self) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        std::ffi::OsStr::from_bytes(&self.manifest.program).into()
+    }
+
     pub fn create(directory: &Path, manifest: Manifest) -> Result<Self, RecordError> {
         let mut builder = fs::DirBuilder::new();
         builder.mode(0o700);
