@@ -258,7 +258,7 @@ impl Search<'_> {
         number: u64,
         steering: Option<Steering>,
     ) -> Result<Ran, Failure> {
-        let recording = record::create(directory, program, schedule)?;
+        let recording = record::create(directory, program, schedule, None)?;
         let first = number == 0 && self.shows_output;
         let input = if first { None } else { fresh_input() };
         let ran = detect::in_child(|| -> Result<(Option<i32>, Vec<Fate>), Failure> {
