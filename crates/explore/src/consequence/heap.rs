@@ -451,11 +451,12 @@ impl Heap {
         } else {
             (end + BEFORE.max(self.guard)).min(end.max(1).next_multiple_of(PAGE))
         };
-        let mut edges = vec![end..behind.max(end)];
-        if !custom {
-            edges.push(block.start.saturating_sub(8).max(block.start / PAGE * PAGE)..block.start);
+        let behind = end..behind.max(end);
+        if custom {
+            return Vec::from([behind]);
         }
-        edges
+        let before = block.start.saturating_sub(8).max(block.start / PAGE * PAGE)..block.start;
+        vec![behind, before]
     }
 
     /// Memory was unmapped, or mapped anew.
