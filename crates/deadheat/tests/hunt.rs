@@ -27,7 +27,7 @@ const FAST: [&str; 6] = [
     "early_use.c",
     "transfer_both_ways.c",
     "stop_unseen.c",
-    "masked_by_sleep.c",
+    "checked_twice.c",
     "two_sections.c",
 ];
 

@@ -8,9 +8,10 @@
 char *buffer;
 
 void *finish(void *unused) {
-    if (buffer) {                          // RACE check: spec-violated crash|memory-error
-        free(buffer);                      // RACE use: spec-violated crash|memory-error
-        buffer = 0;                        // RACE check: spec-violated crash|memory-error RACE use: spec-violated crash|memory-error
+    char *mine = buffer;                   // RACE block: spec-violated crash|memory-error
+    if (mine) {
+        free(mine);
+        buffer = 0;                        // RACE block: spec-violated crash|memory-error
     }
     return 0;
 }
