@@ -9,7 +9,7 @@ int released;
 void *release(void *unused) {
     if (!released) {                // RACE released: spec-violated memory-error double-free
         released = 1;               // RACE released: spec-violated memory-error double-free // RACE both: any
-        free(block);                // RACE block: spec-violated memory-error double-free
+        free(block);
     }
     return 0;
 }
