@@ -59,8 +59,10 @@ test-all: test
 	scripts/corpus "known accesses" env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test known_accesses
 	scripts/corpus races env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
 	scripts/corpus classes cargo test --release -p deadheat --test classes -- --ignored
+	scripts/corpus hunt cargo test --release -p deadheat --test hunt -- --ignored --nocapture
 	scripts/corpus "damaged debug info" env DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed
 	scripts/corpus "random monitored programs" env DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
+	scripts/corpus "monitored programs" scripts/check-monitored
 	scripts/corpus sampling cargo test --release -p deadheat --test sample -- --ignored --test-threads 1
 	scripts/corpus "report page" cargo test --release -p report --test page -- --include-ignored --test-threads 1
 	scripts/corpus documents cargo test --release -p deadheat --test documents -- --include-ignored --test-threads 1
@@ -73,6 +75,9 @@ bench: build
 	bench/vm/run
 	bench/detect/run
 	bench/reorder/run
+	bench/explore/run
+	bench/heap/run
 	bench/report
 	bench/sample/run
+	bench/hunt/run
 	bench/ifr/run

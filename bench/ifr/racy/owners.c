@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #define APART __attribute__((noinline))
-enum { ROUNDS = 150000 };
+enum { ROUNDS = 600000 };
 static pthread_mutex_t left = PTHREAD_MUTEX_INITIALIZER, right = PTHREAD_MUTEX_INITIALIZER;
 struct box { long value; long pad[6]; };
 long balance, limit = 10;
@@ -13,7 +13,7 @@ static APART void deposit(void) { pthread_mutex_lock(&left); for (int i = 0; i <
 static APART void withdraw(void) { pthread_mutex_lock(&right); for (int i = 0; i < 20; i++) balance -= i; pthread_mutex_unlock(&right); }
 static APART void raise_limit(void) { if (limit < 1 << 20) limit++; }
 static APART long check_limit(void) { return limit; }
-static APART void replace(void) { struct box *b = malloc(sizeof *b); b->value = 1; struct box *old = current; current = b; sched_yield(); free(old); }
+static APART void replace(void) { struct box *b = malloc(sizeof *b); b->value = 1; struct box *old = current; current = b; free(old); raise_limit(); }
 static APART long use(void) { struct box *b = current; return b ? b->value : 0; }
 static void *first(void *p) { for (int i = 0; i < ROUNDS; i++) { deposit(); raise_limit(); if (i % 16 == 0) replace(); } return p; }
 static void *second(void *p) { long s = 0; for (int i = 0; i < ROUNDS; i++) { withdraw(); s += check_limit() + use(); } return s ? p : 0; }

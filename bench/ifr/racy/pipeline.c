@@ -4,7 +4,7 @@
 #include <sched.h>
 #include <stdio.h>
 #define APART __attribute__((noinline))
-enum { CAPACITY = 32, ITEMS = 150000 };
+enum { CAPACITY = 32, ITEMS = 600000 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int ring[CAPACITY];
 int count, finished, progress, latest;

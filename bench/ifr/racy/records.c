@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #define APART __attribute__((noinline))
-enum { ROUNDS = 100000 };
+enum { ROUNDS = 1000000 };
 struct point { double at[6]; int weight; };
 struct point centre, copied, reset_often;
 char title[64] = "nothing";

@@ -20,7 +20,7 @@ int main() {
     for (int i = 0; i < 8; i++) lights.push_back(std::make_unique<Lamp>());
     auto work = [&](int from) {
         double sum = 0;
-        for (int i = 0; i < 60000; i++) {
+        for (int i = 0; i < 1500000; i++) {
             int x = (i * 7 + from) % 300 + 1; double v;
             if (!cache.find(x, v)) { v = 0; for (auto &l : lights) v += l->at(x); cache.keep(x, v); }
             if (i % 4 == 0) lights[i / 4 % 8]->warm();

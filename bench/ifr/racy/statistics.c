@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #define APART __attribute__((noinline))
-enum { ROUNDS = 300000, SIZE = 512 };
+enum { ROUNDS = 1500000, SIZE = 512 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static long table[SIZE];
 long hits, misses, bytes_in, last_key;

@@ -49,7 +49,7 @@ def client(number):
         stream.write("".join(asked).encode())
         stream.flush()
         for want in wanted:
-            got = stream.readline().strip().decode()
+            got = stream.readline().decode().rstrip("\r\n")
             if got != want and not (want is None and got.isdigit()):
                 wrong.append((want, got))
                 return

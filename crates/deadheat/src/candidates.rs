@@ -182,7 +182,13 @@ impl Search<'_> {
             report.races = kept;
             if let Some(explore) = self.classify {
                 orders::play(&mut report, &directory, orders::INSTANCES)?;
-                exploration::classify(&mut report, &directory, explore, exploration::SCHEDULES)?;
+                exploration::classify(
+                    &mut report,
+                    &directory,
+                    explore,
+                    exploration::SCHEDULES,
+                    None,
+                )?;
             }
             if temporary {
                 for race in &mut report.races {
@@ -252,7 +258,7 @@ impl Search<'_> {
         number: u64,
         steering: Option<Steering>,
     ) -> Result<Ran, Failure> {
-        let recording = record::create(directory, program, schedule)?;
+        let recording = record::create(directory, program, schedule, None)?;
         let first = number == 0 && self.shows_output;
         let input = if first { None } else { fresh_input() };
         let ran = detect::in_child(|| -> Result<(Option<i32>, Vec<Fate>), Failure> {

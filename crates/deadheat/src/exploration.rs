@@ -2,11 +2,14 @@
 //! into the report.
 
 use crate::commands::Failure;
-use explore::{Conclusion, Occurrence, Recorded, Settings, Subject, Witness};
-use race::{Access, AccessKind, Evidence, Race, Report, Verdict, labels};
+use crate::phase;
+use explore::{
+    Checks, Conclusion, Looked, Occurrence, Recorded, Schedule, Settings, Subject, Witness,
+};
+use race::{Access, AccessKind, Evidence, Moment, Race, Report, Verdict, labels};
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vm::record::Recording;
 
 /// Schedules tried after each occurrence of a race, unless told otherwise.
@@ -23,9 +26,27 @@ pub struct ExploreOptions {
     /// Begin nothing new after this many seconds; what is left is said
     #[arg(long, value_name = "SECONDS")]
     budget: Option<u64>,
-    /// Seed of the schedules after the race
+    /// Other schedules from the program's start on that may lead to the same
+    /// races, and to new ones
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pre_schedules: u32,
+    /// Seed of the schedules before and after the race
     #[arg(long, default_value_t = 0, value_name = "N")]
     explore_seed: u64,
+    /// What must always be true of the program's variables, for instance
+    /// 'stats.used <= len(slots)': checked when a thread that has written to
+    /// one of them next unlocks, posts or ends; with @write in front after
+    /// every write. Globals, fields, elements by their names in the debug info
+    #[arg(long, value_name = "EXPR")]
+    invariant: Vec<String>,
+    /// Functions of an allocator of the program's own, for instance
+    /// alloc=pool_get:2,free=pool_put:2 (the argument that is the size, or the
+    /// block, counted from 1; `alloc=node_new:=32` for blocks of one size)
+    #[arg(long, value_name = "FUNCTIONS")]
+    allocator: Vec<String>,
+    /// Do not look for memory errors on the heap
+    #[arg(long)]
+    no_heap: bool,
 }
 
 impl ExploreOptions {
@@ -36,11 +57,38 @@ impl ExploreOptions {
             self.k.to_string(),
             "--explore-seed".to_string(),
             self.explore_seed.to_string(),
+            "--pre-schedules".to_string(),
+            self.pre_schedules.to_string(),
         ];
+        for invariant in &self.invariant {
+            words.extend(["--invariant".to_string(), invariant.clone()]);
+        }
+        for allocator in &self.allocator {
+            words.extend(["--allocator".to_string(), allocator.clone()]);
+        }
+        if self.no_heap {
+            words.push("--no-heap".to_string());
+        }
         if let Some(seconds) = self.budget {
             words.extend(["--budget".to_string(), seconds.to_string()]);
         }
         words.into_iter().map(OsString::from).collect()
+    }
+
+    fn checks(&self) -> Checks {
+        Checks {
+            heap: !self.no_heap,
+            allocators: self.allocator.clone(),
+            invariants: self.invariant.clone(),
+        }
+    }
+
+    /// Says what is wrong with invariants and allocators before anything is
+    /// run.
+    pub fn verify(&self, program: &Path) -> Result<(), Failure> {
+        self.checks()
+            .verify(program)
+            .map_err(|error| Failure::usage(error.to_string()))
     }
 
     fn settings(&self, schedules: u32) -> Settings {
@@ -62,36 +110,106 @@ fn failure(error: explore::Error) -> Failure {
 }
 
 /// Classifies every race of `report`, which were found in the recording at
-/// `directory`.
+/// `directory`; races that are met on the way are added and classified as well,
+/// if there is a `detection` to find them by.
 pub fn classify(
     report: &mut Report,
     directory: &Path,
     options: &ExploreOptions,
     schedules: u32,
+    detection: Option<&detect::Options>,
 ) -> Result<(), Failure> {
     if options.k == 0 || report.races.is_empty() {
         return Ok(());
     }
+    let begun = Instant::now();
     let recording = Recording::open(directory)?;
-    let settings = options.settings(schedules);
-    let subjects: Vec<Subject> = report
+    let mut settings = options.settings(schedules);
+    let recorded: Vec<Vec<Occurrence>> = report
         .races
         .iter()
-        .map(|race| Subject {
-            source: Box::new(Recorded(occurrences(race))),
-        })
+        .map(|race| occurrences(race, None))
         .collect();
-    let explored = explore::explore(&recording, &subjects, settings).map_err(failure)?;
+    let moments: Vec<Moment> = recorded
+        .iter()
+        .filter_map(|occurrences| occurrences.first())
+        .flat_map(|occurrence| [occurrence.instance.first, occurrence.instance.second])
+        .collect();
+    if moments.is_empty() {
+        return Ok(());
+    }
+    let first: Vec<Occurrence> = recorded.iter().flatten().copied().collect();
+    let survey = explore::survey(&recording, &moments, &first).map_err(failure)?;
+    let checks = options.checks();
+    let mut all = Explored {
+        looked: report.races.iter().map(|_| Vec::new()).collect(),
+        cut_short: false,
+        not_checked: Vec::new(),
+    };
+    all.add(&recording, recorded, &survey, settings, &checks)?;
+    let mut reached_by = 0;
+    let others = detection.map_or_else(Vec::new, |detection| {
+        Schedule::before(options.pre_schedules, options.explore_seed)
+            .into_iter()
+            .map(|schedule| (schedule, detection))
+            .collect()
+    });
+    for (number, (schedule, detection)) in others.into_iter().enumerate() {
+        let spent = begun.elapsed();
+        settings.budget = options
+            .budget
+            .map(|seconds| Duration::from_secs(seconds).saturating_sub(spent));
+        if all.cut_short || settings.budget == Some(Duration::ZERO) {
+            all.cut_short = true;
+            break;
+        }
+        // Worse than a violated specification it cannot get.
+        if all
+            .looked
+            .iter()
+            .all(|looked| looked.iter().any(Looked::violates))
+        {
+            break;
+        }
+        let label = format!("looking for races under {schedule}");
+        let found = phase::counting(&label, None, || {
+            let start = |recording: &Recording| survey.start(recording, schedule);
+            detect::detect_in(directory, detection, &start)
+        });
+        match found {
+            Ok(found) => {
+                reached_by += 1;
+                let todo = meet(report, found, schedule, number, &mut all);
+                all.add(&recording, todo, &survey, settings, &checks)?;
+            }
+            Err(error) => report.not_checked.push(format!(
+                "under {schedule} no races could be looked for: {error}"
+            )),
+        }
+    }
     let mut witnesses: Vec<Witness> = Vec::new();
     let mut unlooked = 0;
-    for (race, looked) in report.races.iter_mut().zip(&explored.looked) {
+    let mut errors: Vec<race::ErrorFinding> = Vec::new();
+    for (race, looked) in report.races.iter_mut().zip(&all.looked) {
         match explore::conclude(looked, settings.schedules) {
-            Some(conclusion) => tell(race, conclusion, directory, &mut witnesses),
+            Some(mut conclusion) => {
+                for error in conclusion.common_errors.drain(..) {
+                    let known = errors
+                        .iter()
+                        .any(|known| known.kind == error.kind && known.text == error.text);
+                    if !known {
+                        errors.push(error);
+                    }
+                }
+                tell(race, conclusion, directory, &mut witnesses);
+            }
             None => unlooked += 1,
         }
     }
+    report.errors = errors;
+    report.not_checked.append(&mut all.not_checked);
     explore::write_evidence(&recording, &mut witnesses).map_err(failure)?;
-    if explored.cut_short {
+    if all.cut_short {
         report.not_checked.push(format!(
             "classification was cut short: {unlooked} of {} races were not looked at; \
              `deadheat classify` goes on where it stopped",
@@ -100,14 +218,107 @@ pub fn classify(
     }
     report.not_checked.push(format!(
         "consequences were looked for with the recorded inputs only, under sequential \
-         consistency, in {} schedules per occurrence",
-        settings.schedules
+         consistency, in {} schedules per occurrence; races were reached by the recorded \
+         schedule and {}",
+        settings.schedules,
+        report::count(reached_by, "other")
     ));
     report.sort_and_number();
     Ok(())
 }
 
-fn occurrences(race: &Race) -> Vec<Occurrence> {
+/// What has been looked at, race by race.
+struct Explored {
+    looked: Vec<Vec<Looked>>,
+    cut_short: bool,
+    /// What could not be watched, in sentences.
+    not_checked: Vec<String>,
+}
+
+impl Explored {
+    /// Looks at some occurrences of each race.
+    fn add(
+        &mut self,
+        recording: &Recording,
+        occurrences: Vec<Vec<Occurrence>>,
+        survey: &explore::Survey,
+        settings: Settings,
+        checks: &Checks,
+    ) -> Result<(), Failure> {
+        let subjects: Vec<Subject> = occurrences
+            .into_iter()
+            .map(|occurrences| Subject {
+                source: Box::new(Recorded(occurrences)),
+            })
+            .collect();
+        let explored =
+            explore::explore(recording, &subjects, survey, settings, checks).map_err(failure)?;
+        self.cut_short |= explored.cut_short;
+        for sentence in explored.not_checked {
+            if !self.not_checked.contains(&sentence) {
+                self.not_checked.push(sentence);
+            }
+        }
+        for (known, more) in self.looked.iter_mut().zip(explored.looked) {
+            known.extend(more);
+        }
+        Ok(())
+    }
+}
+
+/// Races met under another schedule: one more occurrence of those that are
+/// known, and a place in the report for the new ones. What to look at, race by
+/// race.
+fn meet(
+    report: &mut Report,
+    found: Report,
+    schedule: Schedule,
+    number: usize,
+    all: &mut Explored,
+) -> Vec<Vec<Occurrence>> {
+    let mut todo: Vec<Vec<Occurrence>> = report.races.iter().map(|_| Vec::new()).collect();
+    for mut race in found.races {
+        let mut there = occurrences(&race, Some(schedule));
+        let known = report
+            .races
+            .iter()
+            .position(|known| known.fingerprint == race.fingerprint);
+        if let Some(index) = known {
+            // One: what is different about it lies before the race. The first
+            // of one schedule, the last of the next.
+            let one = if number.is_multiple_of(2) {
+                there.first()
+            } else {
+                there.last()
+            };
+            if !all.looked[index].iter().any(Looked::violates) {
+                todo[index].extend(one.copied());
+            }
+            continue;
+        }
+        // Its moments are none of the recording's.
+        race.occurrences.clear();
+        race.replay.clear();
+        for access in &mut race.accesses {
+            access.moment = None;
+        }
+        race.evidence.push(Evidence {
+            id: race.evidence.len() as u32 + 1,
+            text: format!(
+                "met while the others were explored, under {schedule}; not in the recorded \
+                 execution"
+            ),
+            instance: None,
+            replay: None,
+        });
+        report.races.push(race);
+        all.looked.push(Vec::new());
+        todo.push(std::mem::take(&mut there));
+    }
+    todo
+}
+
+fn occurrences(race: &Race, before: Option<Schedule>) -> Vec<Occurrence> {
     let writes = |kind: AccessKind| kind != AccessKind::Read;
     race.occurrences
         .iter()
@@ -127,6 +338,7 @@ fn occurrences(race: &Race) -> Vec<Occurrence> {
                     .accesses
                     .iter()
                     .any(|access| access.kind == AccessKind::Free),
+                before,
             }
         })
         .collect()
@@ -152,6 +364,7 @@ fn tell(race: &mut Race, conclusion: Conclusion, directory: &Path, witnesses: &m
     race.schedules = Some(conclusion.schedules);
     race.memory_model = Some("sc".to_string());
     race.explanation = Some(conclusion.explanation);
+    race.errors = conclusion.errors;
     // What the states differ in stays behind what the program shows.
     let mut differences = conclusion.differences;
     differences.append(&mut race.differences);
@@ -160,8 +373,8 @@ fn tell(race: &mut Race, conclusion: Conclusion, directory: &Path, witnesses: &m
         race.orders = conclusion.orders;
     }
     for label in conclusion.labels {
-        if !race.labels.iter().any(|known| known == label) {
-            race.labels.push(label.to_string());
+        if !race.labels.contains(&label) {
+            race.labels.push(label);
         }
     }
     label_both_values_valid(race);
@@ -241,6 +454,16 @@ pub fn show_evidence(recording: &Recording, number: u32) -> Result<i32, Failure>
         println!("{name}: the program {}", run.ending.describe());
         for (depth, frame) in run.ending.stack().iter().enumerate() {
             println!("    #{depth:<2} {}", explore::place(frame));
+        }
+        for finding in &run.findings {
+            let error = finding.reported();
+            println!("  {}: {}", error.kind.replace('-', " "), error.text);
+            for call in &error.stacks {
+                println!("    thread {} {}:", call.moment.thread, call.what);
+                for (depth, frame) in call.stack.iter().enumerate() {
+                    println!("      #{depth:<2} {}", explore::place(frame));
+                }
+            }
         }
         for output in &run.outputs {
             let bytes = output.bytes(0, 2000);

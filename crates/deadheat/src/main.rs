@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 mod candidates;
 mod commands;
 mod exploration;
+mod inputs;
 mod monitored_build;
 mod orders;
 mod phase;
@@ -30,6 +31,8 @@ enum Command {
     Detect(commands::detect::Arguments),
     Import(commands::import::Arguments),
     Classify(commands::classify::Arguments),
+    Hunt(commands::hunt::Arguments),
+    Whatif(commands::whatif::Arguments),
     /// Run a program and write a recording of it
     Record(commands::record::Arguments),
     /// Run a program in the vm without recording it
@@ -76,6 +79,8 @@ fn main() {
         Command::Detect(arguments) => commands::detect::run(arguments),
         Command::Import(arguments) => commands::import::run(arguments),
         Command::Classify(arguments) => commands::classify::run(arguments),
+        Command::Hunt(arguments) => commands::hunt::run(arguments),
+        Command::Whatif(arguments) => commands::whatif::run(arguments),
         Command::Record(arguments) => commands::record::run(arguments),
         Command::Exec(arguments) => commands::exec::run(arguments),
         Command::Replay(arguments) => commands::replay::run(arguments),

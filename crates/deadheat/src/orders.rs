@@ -206,7 +206,7 @@ fn beyond(outcomes: &[(Instance, &Outcome)]) -> Option<(&'static str, String)> {
     Some((
         label,
         format!(
-            "beside the strict answer: {why} (in all {} of {changed} changed states that were followed further)",
+            "beside the strict answer, by a heuristic: {why} (in all {} of {changed} changed states that were followed further)",
             followed.len()
         ),
     ))

@@ -171,7 +171,7 @@ fn monitors_in_a_release_build() {
         assert!(text.contains("1 passed"), "{text}");
         let found = text.contains("data race");
         assert_eq!(found, !status.success(), "{text}");
-        assert!(!found || text.contains("lib.rs:19"), "{text}");
+        assert!(!found || text.contains("lib.rs:18"), "{text}");
         found
     });
     assert!(found, "the race was not found in 20 runs");

@@ -253,3 +253,32 @@ fn gdb_may_detach_and_attach_again() {
     assert!(!second.contains("Breakpoint 1,"), "{second}");
     assert!(server.0.wait().unwrap().success(), "`monitor quit` ends it");
 }
+
+/// A return address is written by a call, which is no plain store.
+#[test]
+fn a_watchpoint_sees_what_a_call_pushes() {
+    let scene = Scene::new();
+    let text = scene.piped(
+        "",
+        &[
+            "break fill",
+            "continue",
+            "watch -location *(long *)($rbp + 8)",
+            "disable 1",
+            "reverse-continue",
+            "x/i $pc",
+            "backtrace",
+        ],
+    );
+    contains(
+        &text,
+        &[
+            "Breakpoint 1, fill",
+            "Hardware watchpoint 2",
+            "Old value",
+            "call",
+            "#0",
+            "main",
+        ],
+    );
+}

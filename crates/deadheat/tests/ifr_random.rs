@@ -488,6 +488,8 @@ fn every_report_on_random_programs_is_confirmed() {
             let _ = fs::remove_file(file);
         }
     }
-    println!("{programs} programs, {seen} with reports, {racy} racy variables, all confirmed");
+    println!(
+        "corpus: {programs} programs from seed {first}, {seen} with reports, {racy} racy variables, all confirmed"
+    );
     assert!(seen > 0 || programs < 20, "no race was found at all");
 }

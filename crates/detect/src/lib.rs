@@ -15,6 +15,7 @@ pub mod import;
 pub mod shadow;
 pub mod steer;
 
+mod added_lock;
 mod code;
 mod engine;
 mod find;
@@ -31,6 +32,7 @@ mod source;
 mod sync;
 mod tasks;
 
+pub use added_lock::{AddedLock, Inside, Passing};
 pub use engine::HappensBefore;
 pub use fork::{ForkError, in_child, silence_output};
-pub use passes::{Error, Options, detect, exit_code, merge};
+pub use passes::{Error, Options, Start, detect, detect_in, exit_code, merge};

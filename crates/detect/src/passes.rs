@@ -1,5 +1,6 @@
 //! The three passes over a recording, one after the other.
 
+use crate::added_lock::AddedLock;
 use crate::engine::{Checker, Engine, HappensBefore};
 use crate::find::{Candidates, Finder};
 use crate::findings::{self, Found, ThreadFacts};
@@ -21,6 +22,8 @@ pub struct Options {
     /// reported as if nothing did. For trying what becomes of false reports
     /// (paper 003, section 6.2).
     pub forget_sync: Vec<String>,
+    /// A lock that the recorded run was kept to, though the program has none.
+    pub added_lock: Option<AddedLock>,
     /// Every access is told to the first pass, also those that translated code
     /// could note by itself: slow, and what that is checked against.
     pub tell_all: bool,
@@ -84,16 +87,24 @@ pub fn exit_code(stop: Stop) -> Option<i32> {
     }
 }
 
-/// Replays the recording under an engine.
-fn replay<C: Checker + 'static>(
+/// Makes the execution to look at: the recorded one, or another that is the
+/// same each time it is made.
+pub type Start<'a> = &'a dyn Fn(&Recording) -> Result<Vm, vm::Error>;
+
+/// Runs the execution under an engine.
+fn run<C: Checker + 'static>(
     recording: &Recording,
+    start: Start<'_>,
     checker: C,
     options: &Options,
 ) -> Result<(Box<Engine<C>>, Option<i32>), PassError> {
     silence_output();
-    let mut vm = Vm::replay(recording)?;
+    let mut vm = start(recording)?;
     let mut engine = Engine::new(checker, options.happens_before);
     engine.code.forget(&options.forget_sync);
+    if let Some(lock) = &options.added_lock {
+        engine.add_lock(lock.clone());
+    }
     engine.tell_all = options.tell_all;
     vm.observe(Box::new(engine));
     let stop = vm.run(None)?;
@@ -105,8 +116,12 @@ fn replay<C: Checker + 'static>(
     Ok((engine, exit_code(stop)))
 }
 
-fn first_pass(recording: &Recording, options: &Options) -> Result<First, PassError> {
-    let (engine, program) = replay(recording, Finder::new()?, options)?;
+fn first_pass(
+    recording: &Recording,
+    start: Start<'_>,
+    options: &Options,
+) -> Result<First, PassError> {
+    let (engine, program) = run(recording, start, Finder::new()?, options)?;
     let mut not_checked = engine.not_checked;
     let candidates = engine.checker.finish();
     if program.is_none() {
@@ -127,10 +142,11 @@ fn first_pass(recording: &Recording, options: &Options) -> Result<First, PassErr
 
 fn second_pass(
     recording: &Recording,
+    start: Start<'_>,
     candidates: Candidates,
     options: &Options,
 ) -> Result<Found, PassError> {
-    let (mut engine, _) = replay(recording, Historian::new(candidates)?, options)?;
+    let (mut engine, _) = run(recording, start, Historian::new(candidates)?, options)?;
     for pair in engine.checker.pairs.values_mut() {
         for side in &mut pair.sides {
             side.spins = engine.code.spins(side.pc);
@@ -162,10 +178,11 @@ fn second_pass(
 
 fn third_pass(
     recording: &Recording,
+    start: Start<'_>,
     wanted: Vec<Wanted>,
 ) -> Result<Vec<(Wanted, Scene)>, PassError> {
     silence_output();
-    let mut vm = Vm::replay(recording)?;
+    let mut vm = start(recording)?;
     Ok(scene::visit(&mut vm, wanted)?)
 }
 
@@ -253,8 +270,17 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
 /// # Errors
 /// When there is no recording, or a replay of it fails.
 pub fn detect(directory: &Path, options: &Options) -> Result<Report, Error> {
+    detect_in(directory, options, &Vm::replay)
+}
+
+/// The races of another execution of the program recorded in `directory`,
+/// which `start` makes: moments in the report are those of that execution.
+///
+/// # Errors
+/// When there is no recording, or the execution cannot be made or fails.
+pub fn detect_in(directory: &Path, options: &Options, start: Start<'_>) -> Result<Report, Error> {
     let recording = Recording::open(directory)?;
-    let first = in_child(|| first_pass(&recording, options))?;
+    let first = in_child(|| first_pass(&recording, start, options))?;
     let mut report = Report::new(
         "vm",
         recording
@@ -271,10 +297,10 @@ pub fn detect(directory: &Path, options: &Options) -> Result<Report, Error> {
     if candidates.is_empty() {
         return Ok(report);
     }
-    let found = in_child(|| second_pass(&recording, candidates, options))?;
+    let found = in_child(|| second_pass(&recording, start, candidates, options))?;
     if !found.pairs.is_empty() || !found.lock_problems.is_empty() {
         let wanted = findings::wanted(&found);
-        let scenes = in_child(|| third_pass(&recording, wanted))?;
+        let scenes = in_child(|| third_pass(&recording, start, wanted))?;
         findings::fill(&mut report, &found, &scenes, directory);
     }
     Ok(report)

@@ -183,6 +183,7 @@ mod tests {
                 writes: Vec::new(),
             }],
             inputs: 0,
+            findings: Vec::new(),
         }
     }
 

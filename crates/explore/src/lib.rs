@@ -18,11 +18,14 @@
 //! labelled). Schedules decide at events rather than at instruction counts.
 //! The race point is behind both threads' causal pasts (design), so accesses
 //! far apart can be swapped.
+//! Occurrences may also be of executions under other schedules from the start
+//! on (`Survey::start`), which the paper left out.
 //! Guarantee: spec violated and output differs are only said of executions
 //! that were run and can be run again (`witness`). Harmless means: not seen to
 //! do harm in k executions.
 
 mod compare;
+mod consequence;
 mod locks;
 mod model;
 mod names;
@@ -37,16 +40,21 @@ mod waits;
 mod witness;
 
 pub use compare::{Bytes, OutputComparison, OutputDifference};
+pub use consequence::{
+    AllocatorError, CheckError, Checks, ErrorKind, Finding, InvariantError, Mixed,
+};
+pub use consequence::{guarded_functions, program_of};
 pub use model::{MemoryModel, SequentialConsistency};
-pub use names::{own_place, place};
+pub use names::{modules, own_frame, own_place, place, stack};
 pub use pair::{Outcome, Pair, Poised};
 pub use paths::{PathSource, Recorded};
 pub use point::{Barrier, Occurrence};
 pub use policy::Schedule;
-pub use run::{Ending, Run};
+pub use run::{Ending, Run, ended, finish, signal_name};
 pub use verdict::{Conclusion, conclude};
-pub use witness::{Replayed, Witness, read_evidence, write_evidence};
+pub use witness::{Replayed, Scripted, Witness, read_evidence, write_evidence};
 
+use consequence::Watching;
 use pair::Plan;
 use race::{Instance, Moment};
 use serde::{Deserialize, Serialize};
@@ -133,6 +141,12 @@ pub struct Looked {
     pub limit: u64,
     /// Where threads could be preempted besides synchronisation.
     pub racy: Vec<u64>,
+    /// What was watched.
+    #[serde(default)]
+    pub checks: Checks,
+    /// What the reads of the race can see besides what was written.
+    #[serde(default)]
+    pub mixed: Vec<Mixed>,
 }
 
 impl Looked {
@@ -146,6 +160,8 @@ impl Looked {
             failed: None,
             limit: 0,
             racy: Vec::new(),
+            checks: Checks::default(),
+            mixed: Vec::new(),
         }
     }
 
@@ -156,7 +172,7 @@ impl Looked {
         }
     }
 
-    fn violates(&self) -> bool {
+    pub fn violates(&self) -> bool {
         matches!(self.barrier, Some(Barrier::Violates(_)))
             || self
                 .pairs
@@ -170,6 +186,8 @@ pub struct Exploration {
     pub looked: Vec<Vec<Looked>>,
     /// It was interrupted, or its time was up.
     pub cut_short: bool,
+    /// What could not be watched, in sentences.
+    pub not_checked: Vec<String>,
 }
 
 /// Set by Ctrl-C.
@@ -207,16 +225,24 @@ fn is_interrupted() -> bool {
 }
 
 /// What one replay tells before anything is tried.
-#[derive(Serialize, Deserialize)]
-struct Survey {
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Survey {
     inputs: InputIndex,
     /// Instructions of the whole recorded run.
     instructions: u64,
     /// Program counters of the racy accesses.
     racy: Vec<u64>,
+    /// First accesses that find memory without a value.
+    unborn: BTreeSet<Moment>,
 }
 
-fn survey(recording: &Recording, moments: &[Moment]) -> Result<Survey, Error> {
+/// Replays the recording once; threads can be preempted where they are at
+/// these moments, and these occurrences will be looked at.
+pub fn survey(
+    recording: &Recording,
+    moments: &[Moment],
+    occurrences: &[Occurrence],
+) -> Result<Survey, Error> {
     let stops: Vec<Instance> = moments
         .iter()
         .map(|moment| Instance {
@@ -231,6 +257,7 @@ fn survey(recording: &Recording, moments: &[Moment]) -> Result<Survey, Error> {
         let mut vm = Vm::replay(recording)?;
         vm.mute();
         vm.log_inputs();
+        let unborn = consequence::watch_births(&mut vm, occurrences).ok();
         let mut racy = BTreeSet::new();
         for index in order {
             let moment = stops[index].first;
@@ -242,7 +269,9 @@ fn survey(recording: &Recording, moments: &[Moment]) -> Result<Survey, Error> {
             }
         }
         vm.run(None)?;
+        vm.take_observers();
         Ok(Survey {
+            unborn: unborn.map(|unborn| unborn.take()).unwrap_or_default(),
             instructions: vm.instructions(),
             inputs: vm.take_input_index(),
             racy: racy.into_iter().collect(),
@@ -251,11 +280,41 @@ fn survey(recording: &Recording, moments: &[Moment]) -> Result<Survey, Error> {
     answer.join()?.map_err(Error::Replay)
 }
 
+impl Survey {
+    /// The recorded program from its start, under another schedule: the same
+    /// execution each time. Nothing of it reaches the outside.
+    pub fn start(&self, recording: &Recording, schedule: Schedule) -> Result<Vm, vm::Error> {
+        let limit = run::limit_for(self.instructions);
+        start_under(recording, &self.inputs, schedule, &self.racy, limit)
+    }
+}
+
+/// The recorded program from its start, under another schedule.
+fn start_under(
+    recording: &Recording,
+    inputs: &InputIndex,
+    schedule: Schedule,
+    racy: &[u64],
+    limit: u64,
+) -> Result<Vm, vm::Error> {
+    let mut vm = Vm::replay(recording)?;
+    vm.mute();
+    vm.know_inputs(Rc::new(inputs.clone()));
+    vm.detach(Limits {
+        instructions: limit,
+        ..Limits::default()
+    })?;
+    run::schedule(&mut vm, schedule, racy);
+    Ok(vm)
+}
+
 /// Looks at every race.
 pub fn explore(
     recording: &Recording,
     subjects: &[Subject],
+    survey: &Survey,
     settings: Settings,
+    checks: &Checks,
 ) -> Result<Exploration, Error> {
     let begun = Instant::now();
     let deadline = settings.budget.map(|budget| begun + budget);
@@ -267,20 +326,16 @@ pub fn explore(
     let mut exploration = Exploration {
         looked: subjects.iter().map(|_| Vec::new()).collect(),
         cut_short: false,
+        not_checked: Vec::new(),
     };
-    let moments: Vec<Moment> = primaries
-        .iter()
-        .filter_map(|occurrences| occurrences.first())
-        .flat_map(|occurrence| [occurrence.instance.first, occurrence.instance.second])
-        .collect();
-    if moments.is_empty() {
+    if primaries.iter().all(Vec::is_empty) {
         return Ok(exploration);
     }
-    let journal = Journal::open(recording, settings);
-    let mut surveyed = None;
+    let journal = Journal::open(recording, settings, checks);
     let total: usize = primaries.iter().map(Vec::len).sum();
     let mut done = 0;
-    for round in 0..settings.primaries() {
+    let rounds = primaries.iter().map(Vec::len).max().unwrap_or(0);
+    for round in 0..rounds {
         let mut todo = Vec::new();
         for (subject, occurrences) in primaries.iter().enumerate() {
             let Some(occurrence) = occurrences.get(round) else {
@@ -302,12 +357,6 @@ pub fn explore(
         if todo.is_empty() {
             continue;
         }
-        if surveyed.is_none() {
-            surveyed = Some(survey(recording, &moments)?);
-        }
-        let Some(survey) = &surveyed else {
-            continue;
-        };
         let count = todo.len();
         let work = Work {
             recording,
@@ -316,8 +365,14 @@ pub fn explore(
             deadline,
             journal: &journal,
             progress: (done, total),
+            checks,
         };
-        let found = work.round(todo)?;
+        let (found, not_checked) = work.rounds(todo)?;
+        for sentence in not_checked {
+            if !exploration.not_checked.contains(&sentence) {
+                exploration.not_checked.push(sentence);
+            }
+        }
         exploration.cut_short |= found.len() < count;
         done += count;
         for (subject, looked) in found {
@@ -331,7 +386,47 @@ pub fn explore(
     if settings.progress && std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K");
     }
+    tell_allocations(recording, &mut exploration, checks)?;
     Ok(exploration)
+}
+
+/// Reads the stacks of what was allocated, freed or written before the race
+/// points.
+fn tell_allocations(
+    recording: &Recording,
+    exploration: &mut Exploration,
+    checks: &Checks,
+) -> Result<(), Error> {
+    let mut findings: Vec<&mut Finding> = Vec::new();
+    // Moments of other executions are none of the recording's.
+    for pair in exploration
+        .looked
+        .iter_mut()
+        .flatten()
+        .filter(|looked| looked.occurrence.before.is_none())
+        .flat_map(|looked| &mut looked.pairs)
+    {
+        if let Outcome::Violation {
+            ending: Ending::Erred(finding),
+            ..
+        } = &mut pair.outcome
+        {
+            findings.push(finding);
+        }
+        findings.extend(pair.errors.iter_mut().flatten());
+        findings.extend(&mut pair.common_errors);
+    }
+    let mut list: Vec<Finding> = findings.iter().map(|finding| (*finding).clone()).collect();
+    if list.is_empty() {
+        return Ok(());
+    }
+    let wanted = consequence::wanted(&list);
+    let stacks = consequence::recorded(recording, wanted, &checks.custom_functions())?;
+    consequence::fill(&mut list, &stacks);
+    for (finding, told) in findings.into_iter().zip(list) {
+        *finding = told;
+    }
+    Ok(())
 }
 
 struct Work<'a> {
@@ -341,22 +436,87 @@ struct Work<'a> {
     deadline: Option<Instant>,
     journal: &'a Journal,
     progress: (usize, usize),
+    checks: &'a Checks,
 }
+
+/// What was found, by subject, and what could not be watched.
+type Round = (Vec<(usize, Looked)>, Vec<String>);
 
 type InFlight = (usize, Occurrence, Running<Result<Looked, String>>);
 
 impl Work<'_> {
-    /// One primary of each race, in one pass over the recording.
-    fn round(&self, todo: Vec<(usize, Occurrence)>) -> Result<Vec<(usize, Looked)>, Error> {
+    /// One primary of each race, in one pass over each execution that has
+    /// some.
+    fn rounds(&self, todo: Vec<(usize, Occurrence)>) -> Result<Round, Error> {
+        let mut executions: Vec<Option<Schedule>> = Vec::new();
+        for (_, occurrence) in &todo {
+            if !executions.contains(&occurrence.before) {
+                executions.push(occurrence.before);
+            }
+        }
+        let (mut found, mut not_checked) = (Vec::new(), Vec::new());
+        for before in executions {
+            let own = todo
+                .iter()
+                .filter(|(_, occurrence)| occurrence.before == before)
+                .copied()
+                .collect();
+            let (more, sentences) = self.round(before, own)?;
+            found.extend(more);
+            not_checked.extend(sentences);
+        }
+        Ok((found, not_checked))
+    }
+
+    /// The execution that occurrences with this schedule are of.
+    fn execution(&self, before: Option<Schedule>) -> Result<Vm, vm::Error> {
+        match before {
+            None => {
+                let mut vm = Vm::replay(self.recording)?;
+                vm.mute();
+                vm.know_inputs(Rc::new(self.survey.inputs.clone()));
+                Ok(vm)
+            }
+            Some(schedule) => self.survey.start(self.recording, schedule),
+        }
+    }
+
+    /// In which order the first accesses come, and how many instructions the
+    /// whole execution has.
+    fn order(
+        &self,
+        before: Option<Schedule>,
+        instances: &[Instance],
+    ) -> Result<(Vec<usize>, u64), Error> {
+        if before.is_none() {
+            let order = reorder::in_recorded_order(self.recording, instances)?;
+            return Ok((order, self.survey.instructions));
+        }
+        let answer = vm::snapshot::isolated(|| {
+            let mut vm = self.execution(before)?;
+            vm.run(None)?;
+            let mut order = reorder::Chronology::default();
+            for slice in vm.slices() {
+                order.add(slice.thread, slice.instructions);
+            }
+            Ok((order.sort(instances), vm.instructions()))
+        })?;
+        answer.join()?.map_err(Error::Replay)
+    }
+
+    fn round(
+        &self,
+        before: Option<Schedule>,
+        todo: Vec<(usize, Occurrence)>,
+    ) -> Result<Round, Error> {
         let instances: Vec<Instance> = todo.iter().map(|(_, todo)| todo.instance).collect();
-        let order = reorder::in_recorded_order(self.recording, &instances)?;
+        let (order, instructions) = self.order(before, &instances)?;
         // Each primary keeps two processors busy.
         let at_once =
             std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
         let answer = vm::snapshot::isolated(|| {
-            let mut vm = Vm::replay(self.recording)?;
-            vm.mute();
-            vm.know_inputs(Rc::new(self.survey.inputs.clone()));
+            let mut vm = self.execution(before)?;
+            let watching = Watching::begin(&mut vm, self.checks, self.recording)?;
             let mut flying: VecDeque<InFlight> = VecDeque::new();
             let mut found = Vec::new();
             for index in order {
@@ -371,17 +531,19 @@ impl Work<'_> {
                 let there = matches!(vm.run(Some(first))?, Stop::Reached(_))
                     && vm.executed(first.thread) == first.count;
                 if !there {
-                    let why = "the first access is not reached in the recording".to_string();
+                    let why = "the first access is not reached again".to_string();
                     found.push((subject, Looked::failed(occurrence, why)));
                     continue;
                 }
-                let rest = self.survey.instructions.saturating_sub(vm.instructions());
+                let rest = instructions.saturating_sub(vm.instructions());
                 let limit = run::limit_for(rest);
                 let limits = Limits {
                     instructions: u64::MAX / 2,
                     ..Limits::default()
                 };
-                let copy = vm.copy(limits, |vm| Ok(self.look(vm, occurrence, limit)));
+                let copy = vm.copy(limits, |vm| {
+                    Ok(self.look(vm, occurrence, limit, watching.as_ref()))
+                });
                 match copy {
                     Ok(running) => flying.push_back((subject, occurrence, running)),
                     Err(error) => {
@@ -392,7 +554,8 @@ impl Work<'_> {
             while !flying.is_empty() {
                 self.land(&mut flying, &mut found);
             }
-            Ok(found)
+            let not_checked = watching.map(|watching| watching.not_checked());
+            Ok((found, not_checked.unwrap_or_default()))
         })?;
         answer.join()?.map_err(Error::Replay)
     }
@@ -423,10 +586,17 @@ impl Work<'_> {
     }
 
     /// In a copy, just before the first access.
-    fn look(&self, vm: &mut Vm, occurrence: Occurrence, limit: u64) -> Looked {
+    fn look(
+        &self,
+        vm: &mut Vm,
+        occurrence: Occurrence,
+        limit: u64,
+        watching: Option<&Watching>,
+    ) -> Looked {
         let mut looked = Looked {
             limit,
             racy: self.survey.racy.clone(),
+            checks: self.checks.clone(),
             ..Looked::new(occurrence)
         };
         let copies = || Limits {
@@ -434,7 +604,7 @@ impl Work<'_> {
             ..Limits::default()
         };
         let recorded = occurrence.instance.second;
-        if self.pairs_from(vm, &mut looked, recorded) {
+        if self.pairs_from(vm, &mut looked, recorded, watching) {
             return looked;
         }
         // Another access may do as well.
@@ -442,7 +612,7 @@ impl Work<'_> {
             .copy(copies(), |vm| point::probe(vm, occurrence, limit))
             .and_then(|running| running.join());
         if let Ok(Ok(Some(second))) = other
-            && self.pairs_from(vm, &mut looked, second)
+            && self.pairs_from(vm, &mut looked, second, watching)
         {
             return looked;
         }
@@ -459,7 +629,13 @@ impl Work<'_> {
 
     /// Runs the pairs with this second access; false if it cannot be reached
     /// with the first one held.
-    fn pairs_from(&self, vm: &mut Vm, looked: &mut Looked, second: Moment) -> bool {
+    fn pairs_from(
+        &self,
+        vm: &mut Vm,
+        looked: &mut Looked,
+        second: Moment,
+        watching: Option<&Watching>,
+    ) -> bool {
         let occurrence = looked.occurrence;
         let (limit, settings) = (looked.limit, self.settings);
         let limits = Limits {
@@ -480,9 +656,15 @@ impl Work<'_> {
                 racy,
                 comparison: &Bytes,
                 model: &SequentialConsistency,
+                watching,
             };
+            let unborn = occurrence.before.is_none() && self.survey.unborn.contains(&poised.first);
+            let mixed = consequence::look_for_torn(vm, poised, occurrence, unborn);
+            if let Some(watching) = watching {
+                watching.judge(vm);
+            }
             if pair::leave_equal_states(vm, &plan) {
-                return Ok(Some((poised, true, Vec::new())));
+                return Ok(Some((poised, true, Vec::new(), mixed)));
             }
             let mut pairs: Vec<Pair> = Vec::new();
             for schedule in Schedule::list(settings.schedules.max(1), settings.seed) {
@@ -493,11 +675,12 @@ impl Work<'_> {
                     break;
                 }
             }
-            Ok(Some((poised, false, pairs)))
+            Ok(Some((poised, false, pairs, mixed)))
         });
         match answer.and_then(|running| running.join()) {
-            Ok(Ok(Some((poised, equal_states, pairs)))) => {
+            Ok(Ok(Some((poised, equal_states, pairs, mixed)))) => {
                 looked.poised = Some(poised);
+                looked.mixed = mixed;
                 looked.equal_states = equal_states;
                 looked.pairs = pairs;
                 true
@@ -530,10 +713,10 @@ struct Entry {
 }
 
 impl Journal {
-    fn open(recording: &Recording, settings: Settings) -> Journal {
+    fn open(recording: &Recording, settings: Settings, checks: &Checks) -> Journal {
         let path = recording.directory.join("explored.jsonl");
         let key = format!(
-            "{} schedules {} seed {}",
+            "{} schedules {} seed {} {checks:?}",
             env!("CARGO_PKG_VERSION"),
             settings.schedules,
             settings.seed
@@ -555,7 +738,10 @@ impl Journal {
             address,
             ..
         } = occurrence.instance;
-        format!("{} {first} {second} {address:#x}", self.key)
+        let before = occurrence
+            .before
+            .map_or_else(String::new, |schedule| format!(" {schedule}"));
+        format!("{} {first} {second} {address:#x}{before}", self.key)
     }
 
     fn find(&self, occurrence: &Occurrence) -> Option<&Looked> {

@@ -56,7 +56,7 @@ pub fn own_place(stack: &[Frame]) -> String {
 }
 
 /// The innermost frame of the program's own code: with a source line, and not
-/// in the C or C++ library.
+/// in the C or C++ library, nor of a header or crate of theirs.
 pub fn own_frame(stack: &[Frame]) -> Option<&Frame> {
     const LIBRARIES: [&str; 6] = [
         "libc.",
@@ -72,10 +72,21 @@ pub fn own_frame(stack: &[Frame]) -> Option<&Frame> {
             LIBRARIES.iter().any(|library| name.starts_with(library))
         })
     };
+    let of_language = |frame: &Frame| {
+        frame
+            .file
+            .as_ref()
+            .is_some_and(|file| file.contains("/include/c++/") || file.starts_with("/rustc/"))
+    };
     let with_line = |frame: &&Frame| frame.line.is_some();
     stack
         .iter()
-        .find(|frame| with_line(frame) && !in_library(frame))
+        .find(|frame| with_line(frame) && !in_library(frame) && !of_language(frame))
+        .or_else(|| {
+            stack
+                .iter()
+                .find(|frame| with_line(frame) && !in_library(frame))
+        })
         .or_else(|| stack.iter().find(with_line))
         .or(stack.first())
 }

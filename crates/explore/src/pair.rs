@@ -2,6 +2,7 @@
 //! 4.4; design: only a difference inside a pair is the race's doing).
 
 use crate::compare::{OutputComparison, OutputDifference};
+use crate::consequence::{self, Finding, Scenes, Watching};
 use crate::locks::LockCalls;
 use crate::model::MemoryModel;
 use crate::names;
@@ -70,6 +71,15 @@ pub struct Pair {
     pub instructions: u64,
     /// What happened in each, where the outcome needs to be explained.
     pub orders: Vec<Order>,
+    /// The violation that both orders end in, in words: not this race's doing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub both_violate: Option<String>,
+    /// Rules that only one of the two broke.
+    #[serde(default)]
+    pub errors: [Vec<Finding>; 2],
+    /// Rules that both broke: no doing of the race.
+    #[serde(default)]
+    pub common_errors: Vec<Finding>,
 }
 
 /// What is run and how far.
@@ -79,6 +89,18 @@ pub struct Plan<'a> {
     pub racy: &'a [u64],
     pub comparison: &'a dyn OutputComparison,
     pub model: &'a dyn MemoryModel,
+    /// What is watched besides how it ends.
+    pub watching: Option<&'a Watching>,
+}
+
+/// The two accesses in this order. One that is a call (`free`) is made by the
+/// whole call.
+pub fn make_accesses(vm: &mut Vm, plan: &Plan<'_>, swapped: bool) -> Result<(), Error> {
+    plan.model.begin(vm);
+    for thread in plan.poised.order(swapped) {
+        reorder::make_access(vm, thread)?;
+    }
+    Ok(())
 }
 
 /// The two accesses, then the rest under the schedule.
@@ -90,18 +112,52 @@ pub fn play(
     limit: u64,
 ) -> Result<Run, Error> {
     let before = vm.instructions();
-    plan.model.begin(vm);
-    for thread in plan.poised.order(swapped) {
-        vm.run_thread(thread, 1, false)?;
-    }
+    make_accesses(vm, plan, swapped)?;
     run::schedule(vm, schedule, plan.racy);
+    vm.leave_no_slices();
     let ending = run::finish(vm, limit)?;
+    let mut findings = Vec::new();
+    if let Some(watching) = plan.watching {
+        if matches!(ending, Ending::Exited(_)) {
+            watching.end();
+        }
+        findings = watching.findings();
+    }
     Ok(Run {
         ending,
         instructions: vm.instructions() - before,
         outputs: vm.captured(),
         inputs: vm.inputs_taken(),
+        findings,
     })
+}
+
+/// Runs it once more to read the stacks of what it found; what is none of the
+/// program's own doing is dropped.
+pub fn tell_findings(
+    vm: &mut Vm,
+    plan: &Plan<'_>,
+    swapped: bool,
+    schedule: Schedule,
+    limit: u64,
+    run: &mut Run,
+) {
+    if run.findings.is_empty() {
+        return;
+    }
+    let wanted = consequence::wanted(&run.findings);
+    let pcs: Vec<u64> = run.findings.iter().map(|finding| finding.pc).collect();
+    let stacks = answer(vm.copy(limits(), |vm| {
+        let stacks = Scenes::watch(vm, wanted, pcs.into_iter());
+        play(vm, plan, swapped, schedule, limit)?;
+        vm.take_observers();
+        let stacks: Vec<(Moment, Vec<Frame>)> = stacks.take().into_iter().collect();
+        Ok(stacks)
+    }));
+    if let Ok(stacks) = stacks {
+        consequence::fill(&mut run.findings, &stacks.into_iter().collect());
+    }
+    consequence::keep_own(&mut run.findings);
 }
 
 fn answer<R>(running: Result<Running<Result<R, String>>, CopyError>) -> Result<R, String>
@@ -117,14 +173,25 @@ where
 pub fn both(vm: &mut Vm, plan: &Plan<'_>, schedule: Schedule, limit: u64) -> Pair {
     let running = [false, true]
         .map(|swapped| vm.copy(limits(), |vm| play(vm, plan, swapped, schedule, limit)));
-    let [recorded, swapped] = running.map(|running| answer(running).unwrap_or_else(Run::lost));
-    let outcome = judge(plan, &recorded, &swapped);
+    let [mut recorded, mut swapped] =
+        running.map(|running| answer(running).unwrap_or_else(Run::lost));
+    for (order, run) in [(false, &mut recorded), (true, &mut swapped)] {
+        tell_findings(vm, plan, order, schedule, limit, run);
+    }
+    let (errors, common_errors) = consequence::compare(&recorded.findings, &swapped.findings);
+    let outcome = judge(plan, &recorded, &swapped, &errors);
     let mut pair = Pair {
         schedule,
         outcome,
         digests: [recorded.digest(), swapped.digest()],
         instructions: recorded.instructions,
         orders: Vec::new(),
+        both_violate: [&recorded, &swapped]
+            .iter()
+            .all(|run| run.ending.violation().is_some())
+            .then(|| recorded.ending.describe()),
+        errors,
+        common_errors,
     };
     explain(vm, plan, &mut pair, limit);
     pair
@@ -138,7 +205,7 @@ fn limits() -> Limits {
     }
 }
 
-fn judge(plan: &Plan<'_>, recorded: &Run, swapped: &Run) -> Outcome {
+fn judge(plan: &Plan<'_>, recorded: &Run, swapped: &Run, errors: &[Vec<Finding>; 2]) -> Outcome {
     let violates = |run: &Run| run.ending.violation().is_some();
     match (violates(recorded), violates(swapped)) {
         (true, false) if !swapped.ending.is_open() => {
@@ -154,6 +221,16 @@ fn judge(plan: &Plan<'_>, recorded: &Run, swapped: &Run) -> Outcome {
             };
         }
         _ => {}
+    }
+    for (order, other) in [(true, recorded), (false, swapped)] {
+        if let Some(error) = errors[usize::from(order)].first()
+            && !other.ending.is_open()
+        {
+            return Outcome::Violation {
+                swapped: order,
+                ending: Ending::Erred(Box::new(error.clone())),
+            };
+        }
     }
     if let Some(difference) = plan.comparison.compare(recorded, swapped) {
         return Outcome::Output(Box::new(difference));
@@ -208,12 +285,17 @@ fn explain(vm: &mut Vm, plan: &Plan<'_>, pair: &mut Pair, limit: u64) {
         .into_iter()
         .zip([(recorded, first), (swapped, second)])
     {
-        let mut events = accesses(plan, name == "swapped");
+        let is_swapped = name == "swapped";
+        let mut events = accesses(plan, is_swapped);
         events.extend(told.events.clone());
+        let mut outcome = run.ending.describe();
+        for error in &pair.errors[usize::from(is_swapped)] {
+            outcome = format!("{}; {outcome}", error.describe());
+        }
         pair.orders.push(Order {
             name: name.to_string(),
             events,
-            outcome: Some(run.ending.describe()),
+            outcome: Some(outcome),
         });
     }
     if let Some(mut difference) = difference {
@@ -371,10 +453,7 @@ pub fn leave_equal_states(vm: &mut Vm, plan: &Plan<'_>) -> bool {
     }
     let states = [false, true].map(|swapped| {
         vm.copy(limits(), |vm| {
-            plan.model.begin(vm);
-            for thread in plan.poised.order(swapped) {
-                vm.run_thread(thread, 1, false)?;
-            }
+            make_accesses(vm, plan, swapped)?;
             let threads = plan.poised.order(false);
             for thread in threads {
                 vm.run_thread(thread, REMAINDER, true)?;
@@ -382,7 +461,9 @@ pub fn leave_equal_states(vm: &mut Vm, plan: &Plan<'_>) -> bool {
             // Memory that only exists below the stack pointers counts as well:
             // equal is equal.
             let counts = threads.map(|thread| vm.executed(thread));
-            Ok((vm.state_hash(), counts, vm.threads.len()))
+            let found = plan.watching.map(Watching::findings).unwrap_or_default();
+            let errors: Vec<_> = consequence::sites(&found).into_iter().collect();
+            Ok((vm.state_hash(), counts, vm.threads.len(), errors))
         })
     });
     let [one, other] = states.map(answer);

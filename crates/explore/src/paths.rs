@@ -51,20 +51,23 @@ mod tests {
     use super::*;
     use race::{Instance, Moment};
 
+    fn occurrence(count: u64) -> Occurrence {
+        Occurrence {
+            instance: Instance {
+                first: Moment::new(1, count),
+                second: Moment::new(2, count),
+                address: 0,
+                size: 4,
+            },
+            first_writes: true,
+            second_by_moment: false,
+            before: None,
+        }
+    }
+
     #[test]
     fn first_and_last_come_first() {
-        let all: Vec<Occurrence> = (0..100)
-            .map(|count| Occurrence {
-                instance: Instance {
-                    first: Moment::new(1, count),
-                    second: Moment::new(2, count),
-                    address: 0,
-                    size: 4,
-                },
-                first_writes: true,
-                second_by_moment: false,
-            })
-            .collect();
+        let all: Vec<Occurrence> = (0..100).map(occurrence).collect();
         let counts = |count| -> Vec<u64> {
             Recorded(all.clone())
                 .primaries(count)

@@ -8,6 +8,7 @@
 //! first thread is released to see what, or whether the program hangs.
 
 use crate::names;
+use crate::policy::Schedule;
 use crate::run::{self, Ending};
 use crate::spin::{self, Doing};
 use crate::waits;
@@ -30,6 +31,10 @@ pub struct Occurrence {
     /// The second access is no instruction of its own that touches the bytes
     /// (a call of `free`): it is known by its moment alone.
     pub second_by_moment: bool,
+    /// The schedule from the program's start on, if the occurrence is not one
+    /// of the recorded execution: moments are those of that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Schedule>,
 }
 
 impl Occurrence {

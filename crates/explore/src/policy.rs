@@ -16,7 +16,10 @@ use vm::schedule::{Choice, Policy, Random64, SliceEnd};
 /// synchronisation) gives way all the same, or a spin loop would never end.
 const PATIENCE: u64 = 50_000;
 
-/// How the threads are scheduled from the race point on.
+/// Seeds of schedules before the race lie this far from those after it.
+const BEFORE: u64 = 1000;
+
+/// How the threads are scheduled from the race point on, or up to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
@@ -26,17 +29,34 @@ pub enum Schedule {
     Random(u64),
     /// Random priorities that rarely change (PCT).
     Pct(u64),
+    /// Every event lets the others go first: threads meet between their locks.
+    Alternating,
 }
 
 impl Schedule {
-    /// The schedules to try: the recorded one, then random ones and PCT in
-    /// turn.
+    /// The schedules to try: the recorded one, the one that switches most, then
+    /// random ones and PCT in turn.
     pub fn list(count: u32, seed: u64) -> Vec<Schedule> {
         (0..u64::from(count))
             .map(|number| match number {
                 0 => Schedule::Recorded,
+                1 => Schedule::Alternating,
                 odd if odd % 2 == 1 => Schedule::Random(seed.wrapping_add(odd)),
                 even => Schedule::Pct(seed.wrapping_add(even)),
+            })
+            .collect()
+    }
+
+    /// The schedules to try from the program's start on, up to the race:
+    /// random ones and PCT in turn, others than those of `list`.
+    pub fn before(count: u32, seed: u64) -> Vec<Schedule> {
+        (0..u64::from(count))
+            .map(|number| {
+                let seed = seed.wrapping_add(BEFORE + number);
+                match number % 2 {
+                    0 => Schedule::Random(seed),
+                    _ => Schedule::Pct(seed),
+                }
             })
             .collect()
     }
@@ -49,6 +69,10 @@ impl Schedule {
             Schedule::Random(seed) => Some(Box::new(AtEvents::new(seed, 5, 2))),
             // A change every thirty events or so: few preemptions, well spread.
             Schedule::Pct(seed) => Some(Box::new(AtEvents::new(seed, 30, 1))),
+            Schedule::Alternating => Some(Box::new(AtEvents {
+                gives_way: true,
+                ..AtEvents::new(0, 1, 1)
+            })),
         }
     }
 }
@@ -59,6 +83,7 @@ impl fmt::Display for Schedule {
             Schedule::Recorded => f.write_str("the recorded schedule"),
             Schedule::Random(seed) => write!(f, "random schedule {seed}"),
             Schedule::Pct(seed) => write!(f, "PCT schedule {seed}"),
+            Schedule::Alternating => f.write_str("the alternating schedule"),
         }
     }
 }
@@ -73,6 +98,8 @@ struct AtEvents {
     /// A priority changes at `changes` of `of` events.
     of: u64,
     changes: u64,
+    /// A change is always for the worse: the thread gives way.
+    gives_way: bool,
     lanes: BTreeMap<u32, Lane>,
     /// Threads that gave way count down from here.
     floor: u64,
@@ -87,6 +114,7 @@ impl AtEvents {
             seed,
             of,
             changes,
+            gives_way: false,
             lanes: BTreeMap::new(),
             floor: GAVE_WAY,
         }
@@ -108,14 +136,14 @@ impl AtEvents {
 impl Policy for AtEvents {
     fn choose(&mut self, runnable: &[u32], last: Option<(u32, SliceEnd)>) -> Choice {
         match last {
-            Some((thread, SliceEnd::Sequencer)) => {
+            Some((thread, SliceEnd::Sequencer)) if !self.gives_way => {
                 let (of, changes) = (self.of, self.changes);
                 let lane = self.lane(thread);
                 if lane.random.below(of) < changes {
                     lane.priority = GAVE_WAY + lane.random.below(GAVE_WAY);
                 }
             }
-            Some((thread, SliceEnd::Yielded | SliceEnd::Expired)) => {
+            Some((thread, SliceEnd::Sequencer | SliceEnd::Yielded | SliceEnd::Expired)) => {
                 self.floor -= 1;
                 let floor = self.floor;
                 self.lane(thread).priority = floor;
@@ -199,7 +227,7 @@ mod tests {
             list,
             [
                 Schedule::Recorded,
-                Schedule::Random(11),
+                Schedule::Alternating,
                 Schedule::Pct(12),
                 Schedule::Random(13)
             ]

@@ -1,5 +1,6 @@
 //! One execution from the race point to its end, and how it ended.
 
+use crate::consequence::Finding;
 use crate::names;
 use crate::policy::Schedule;
 use crate::spin::{self, Doing};
@@ -41,6 +42,8 @@ pub enum Ending {
         what: Vec<String>,
         stack: Vec<Frame>,
     },
+    /// It went on, but broke a rule of memory or an invariant on the way.
+    Erred(Box<Finding>),
     /// It waits for input that the recording does not have.
     InputExhausted,
     /// It was still working when its instructions were used up.
@@ -65,6 +68,7 @@ impl Ending {
             },
             Ending::Deadlock { .. } => Some(Consequence::Deadlock),
             Ending::Hang { .. } => Some(Consequence::Hang),
+            Ending::Erred(finding) => Some(finding.consequence()),
             Ending::Exited(_) | Ending::InputExhausted | Ending::Unfinished | Ending::Lost(_) => {
                 None
             }
@@ -84,6 +88,7 @@ impl Ending {
             Ending::Killed { stack, .. }
             | Ending::Deadlock { stack, .. }
             | Ending::Hang { stack, .. } => stack,
+            Ending::Erred(finding) => &finding.stack,
             _ => &[],
         }
     }
@@ -127,6 +132,7 @@ impl Ending {
             }
             Ending::Deadlock { circle, .. } => format!("deadlocks: {}", circle.join("; ")),
             Ending::Hang { what, .. } => format!("never ends: {}", what.join("; ")),
+            Ending::Erred(finding) => finding.describe(),
             Ending::InputExhausted => {
                 "waits for input that the recorded run did not get".to_string()
             }
@@ -136,7 +142,8 @@ impl Ending {
     }
 }
 
-fn signal_name(signal: i32) -> String {
+/// `SIGSEGV`, or its number.
+pub fn signal_name(signal: i32) -> String {
     match signal {
         libc::SIGSEGV => "SIGSEGV".into(),
         libc::SIGBUS => "SIGBUS".into(),
@@ -160,6 +167,9 @@ pub struct Run {
     pub outputs: Vec<Captured>,
     /// Inputs taken from the recording.
     pub inputs: u64,
+    /// Rules that it broke on the way.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
 }
 
 impl Run {
@@ -169,6 +179,7 @@ impl Run {
             instructions: 0,
             outputs: Vec::new(),
             inputs: 0,
+            findings: Vec::new(),
         }
     }
 
@@ -194,8 +205,6 @@ impl Run {
 /// meet the same decisions, whoever moved last.
 pub fn schedule(vm: &mut Vm, schedule: Schedule, racy: &[u64]) {
     vm.forget_last_slice();
-    vm.leave_no_slices();
-    vm.leave_no_slices();
     if let Some(policy) = schedule.policy() {
         vm.schedule_by(policy);
         vm.preempt_at(racy.iter().copied());

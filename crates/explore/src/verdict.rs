@@ -1,12 +1,13 @@
 //! One answer of everything that was looked at (paper 003, section 4.6).
 
 use crate::compare::OutputDifference;
+use crate::consequence::Finding;
 use crate::names::own_frame;
 use crate::point::Barrier;
 use crate::run::Ending;
 use crate::witness::{Play, Witness};
-use crate::{Looked, Outcome, Pair};
-use race::{Consequence, Difference, DifferenceKind, Order, Verdict, labels};
+use crate::{Looked, Outcome, Pair, Schedule};
+use race::{Consequence, Difference, DifferenceKind, ErrorFinding, Order, Verdict, labels};
 use std::collections::BTreeSet;
 
 /// What a race can do, as far as was seen.
@@ -22,7 +23,11 @@ pub struct Conclusion {
     pub explanation: String,
     pub differences: Vec<Difference>,
     pub orders: Vec<Order>,
-    pub labels: Vec<&'static str>,
+    pub labels: Vec<String>,
+    /// Rules of memory and invariants that one order breaks.
+    pub errors: Vec<ErrorFinding>,
+    /// Those that both orders break.
+    pub common_errors: Vec<ErrorFinding>,
     /// Counts of what the pairs showed, in words.
     pub counts: String,
     /// How to see it again.
@@ -31,6 +36,34 @@ pub struct Conclusion {
 
 /// The answer for one race; none if nothing was looked at.
 pub fn conclude(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
+    let mut conclusion = answer(looked, schedules)?;
+    let pairs = || looked.iter().flat_map(|looked| &looked.pairs);
+    for error in pairs().flat_map(|pair| &pair.common_errors) {
+        add(&mut conclusion.common_errors, error);
+    }
+    for mixed in looked.iter().flat_map(|looked| &looked.mixed) {
+        if !conclusion.labels.contains(&mixed.label) {
+            conclusion.labels.push(mixed.label.clone());
+            conclusion
+                .explanation
+                .push_str(&format!("; {}", mixed.text));
+        }
+    }
+    Some(conclusion)
+}
+
+/// The same error in several executions is told once.
+fn add(errors: &mut Vec<ErrorFinding>, error: &Finding) {
+    let reported = error.reported();
+    let known = errors
+        .iter()
+        .any(|known| known.kind == reported.kind && known.text == reported.text);
+    if !known {
+        errors.push(reported);
+    }
+}
+
+fn answer(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
     if looked.is_empty() {
         return None;
     }
@@ -58,11 +91,20 @@ pub fn conclude(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
             .iter()
             .filter(|looked| looked.poised.is_some())
             .count() as u32,
-        schedules,
+        schedules: looked
+            .iter()
+            .map(|looked| match looked.equal_states {
+                true => schedules,
+                false => looked.pairs.len() as u32,
+            })
+            .max()
+            .unwrap_or(0),
         explanation: String::new(),
         differences: Vec::new(),
         orders: Vec::new(),
         labels: Vec::new(),
+        errors: Vec::new(),
+        common_errors: Vec::new(),
         counts: format!(
             "{} pairs of executions: {violations} violate a specification in one order only, \
              {outputs} differ in output, {same} do not differ, {open} did not end",
@@ -78,7 +120,9 @@ pub fn conclude(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
         ));
     }
     if depends_on_schedule(looked) {
-        conclusion.labels.push(labels::SCHEDULE_DEPENDENT_OUTPUT);
+        conclusion
+            .labels
+            .push(labels::SCHEDULE_DEPENDENT_OUTPUT.to_string());
     }
     if let Some((looked, ending)) = looked.iter().find_map(|looked| match &looked.barrier {
         Some(Barrier::Violates(ending)) => Some((looked, ending)),
@@ -126,6 +170,18 @@ pub fn conclude(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
             "whichever access comes first, nothing that can be seen from outside changes"
                 .to_string()
         };
+        let violating: Vec<&String> = pairs
+            .iter()
+            .filter_map(|(_, pair)| pair.both_violate.as_ref())
+            .collect();
+        if let Some(what) = violating.first() {
+            conclusion.explanation.push_str(&format!(
+                "; in {} of {} pairs the program {what} in both orders, so that is decided \
+                 elsewhere",
+                violating.len(),
+                pairs.len()
+            ));
+        }
         return Some(conclusion);
     }
     let ordered = looked.iter().find_map(|looked| match &looked.barrier {
@@ -134,9 +190,21 @@ pub fn conclude(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
     });
     if let Some(why) = ordered {
         conclusion.verdict = Verdict::SingleOrdering;
-        conclusion.labels.push(labels::AD_HOC_SYNC);
+        conclusion.labels.push(labels::AD_HOC_SYNC.to_string());
         conclusion.explanation = format!("the second access cannot come first: {why}");
-        conclusion.k = looked.len() as u32;
+        // No pair was run: each occurrence was tried in the other order once.
+        let tried = looked
+            .iter()
+            .filter(|looked| matches!(looked.barrier, Some(Barrier::Ordered(_))))
+            .count() as u32;
+        conclusion.k = tried;
+        conclusion.paths = tried;
+        conclusion.schedules = 1;
+        conclusion.counts = format!(
+            "in {tried} of {} occurrences the second access did not come while the first was held \
+             back; no pair of executions was run",
+            looked.len()
+        );
         return Some(conclusion);
     }
     conclusion.explanation = looked
@@ -182,6 +250,15 @@ fn order_words(swapped: bool) -> &'static str {
     }
 }
 
+/// How the race was reached and what followed.
+fn schedule_words(looked: &Looked, pair: &Pair) -> String {
+    match (looked.occurrence.before, pair.schedule) {
+        (None, after) => after.to_string(),
+        (Some(before), Schedule::Recorded) => before.to_string(),
+        (Some(before), after) => format!("{before} up to the race, then {after}"),
+    }
+}
+
 fn violated(
     conclusion: &mut Conclusion,
     looked: &Looked,
@@ -195,14 +272,32 @@ fn violated(
         "{}, the program {} ({}; in the other order it does not)",
         order_words(swapped),
         ending.describe(),
-        pair.schedule
+        schedule_words(looked, pair)
     );
     let mut ends = ["ends normally".to_string(), "ends normally".to_string()];
     ends[usize::from(swapped)] = ending.describe();
     let [recorded, swapped_end] = ends;
+    let errors = &pair.errors[usize::from(swapped)];
+    for error in errors {
+        add(&mut conclusion.errors, error);
+    }
+    // What it broke before it ended is why, more often than not.
+    if !matches!(ending, Ending::Erred(_))
+        && let Some(error) = errors.first()
+    {
+        let before = format!("; before that it {}", error.describe());
+        conclusion.explanation.push_str(&before);
+    }
+    let (kind, what) = match ending {
+        Ending::Erred(finding) => (
+            DifferenceKind::Memory,
+            finding.kind.name().replace('-', " "),
+        ),
+        _ => (DifferenceKind::Exit, "end of the program".to_string()),
+    };
     conclusion.differences.push(Difference {
-        kind: DifferenceKind::Exit,
-        what: "end of the program".to_string(),
+        kind,
+        what,
         at: own_frame(ending.stack()).cloned(),
         recorded,
         swapped: swapped_end,
@@ -241,7 +336,10 @@ fn output_differs(
             difference.swapped, difference.recorded, difference.name
         )
     };
-    conclusion.explanation = format!("with the accesses swapped, {what}; {}", pair.schedule);
+    conclusion.explanation = format!(
+        "with the accesses swapped, {what}; {}",
+        schedule_words(looked, pair)
+    );
     if difference.speculative {
         conclusion
             .explanation

@@ -5,11 +5,12 @@
 //! the last instruction (paper 003, section 4.7). They are kept in the
 //! recording's directory, `evidence.json`, numbered from 1.
 
+use crate::consequence::{Checks, Finding, Watching};
 use crate::pair::{self, Plan};
 use crate::point;
 use crate::run::{self, Ending, Run};
 use crate::{
-    Bytes, Error, Looked, Occurrence, OutputComparison, Pair, Poised, Schedule,
+    Bytes, Error, Looked, Occurrence, Outcome, OutputComparison, Pair, Poised, Schedule,
     SequentialConsistency,
 };
 use race::Moment;
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use vm::copy::InputIndex;
 use vm::record::Recording;
+use vm::schedule::Choice;
 use vm::snapshot::Limits;
 use vm::{Stop, Vm};
 
@@ -46,6 +48,11 @@ pub struct Witness {
     pub limit: u64,
     /// What was seen, in words.
     pub seen: String,
+    /// What was watched, and what of it was seen to be wrong.
+    #[serde(default)]
+    pub checks: Checks,
+    #[serde(default)]
+    pub error: Option<Finding>,
 }
 
 /// What running a witness again gave.
@@ -57,6 +64,27 @@ pub struct Replayed {
     /// It did the same again.
     pub still_there: bool,
     pub seen: String,
+}
+
+/// One execution of a piece of evidence, from start to end.
+pub struct Scripted {
+    /// The recording is left when this moment comes; at its very start if
+    /// there is none.
+    pub leave: Option<Moment>,
+    /// Instructions of all threads there.
+    pub left_at: u64,
+    /// The same at the race point: the first of the two accesses to be made
+    /// is next.
+    pub point: u64,
+    /// The same where the other one is next.
+    pub between: u64,
+    pub swapped: bool,
+    /// What runs from `left_at` on.
+    pub slices: Vec<Choice>,
+    /// Which stream takes each recorded input: whoever follows the slices
+    /// must take them the same way.
+    pub inputs: InputIndex,
+    pub ending: Ending,
 }
 
 impl Witness {
@@ -73,6 +101,14 @@ impl Witness {
             racy: looked.racy.clone(),
             limit: looked.limit,
             seen,
+            checks: looked.checks.clone(),
+            error: match &pair.outcome {
+                Outcome::Violation {
+                    ending: Ending::Erred(error),
+                    ..
+                } => Some(error.as_ref().clone()),
+                _ => None,
+            },
         }
     }
 
@@ -83,9 +119,11 @@ impl Witness {
             second: looked.occurrence.instance.second,
             play: Play::Held,
             schedule: Schedule::Recorded,
-            racy: Vec::new(),
+            racy: looked.racy.clone(),
             limit: looked.limit,
             seen: ending.describe(),
+            checks: Checks::default(),
+            error: None,
         }
     }
 
@@ -93,9 +131,13 @@ impl Witness {
     pub fn words(&self) -> Vec<String> {
         let first = self.occurrence.instance.first;
         let second = self.second;
+        let how = match self.occurrence.before {
+            None => "run as recorded".to_string(),
+            Some(schedule) => format!("run under {schedule} from the start"),
+        };
         let mut words = vec![
             format!(
-                "run as recorded until thread {} is about to make the first access ({first})",
+                "{how} until thread {} is about to make the first access ({first})",
                 first.thread
             ),
             format!("hold thread {} there", first.thread),
@@ -127,39 +169,148 @@ impl Witness {
                 words.push(format!("and once {}", swap(true)));
             }
         }
-        words.push(format!("go on under {} to the end", self.schedule));
+        words.push(match (self.schedule, self.occurrence.before) {
+            (Schedule::Recorded, Some(schedule)) => {
+                format!("go on under {schedule} to the end")
+            }
+            (schedule, _) => format!("go on under {schedule} to the end"),
+        });
         words
     }
 
-    /// Brings a replay, which is made a copy, to the race point. False if it
-    /// is not reached: the recording is another one.
-    pub fn approach(&self, vm: &mut Vm, inputs: InputIndex) -> Result<bool, vm::Error> {
-        vm.know_inputs(Rc::new(inputs));
-        let first = self.occurrence.instance.first;
-        let there = matches!(vm.run(Some(first))?, Stop::Reached(_))
-            && vm.executed(first.thread) == first.count;
-        if !there {
-            return Ok(false);
+    /// Takes a replay to where it leaves the recording, and makes it a copy:
+    /// before the first access, or at the start if another schedule leads
+    /// there. What is watched is watched from the start.
+    fn leave(
+        &self,
+        recording: &Recording,
+        inputs: &InputIndex,
+        checks: &Checks,
+    ) -> Result<Option<(Vm, Option<Watching>)>, vm::Error> {
+        if let Some(schedule) = self.occurrence.before {
+            let all = u64::MAX / 2;
+            let mut vm = crate::start_under(recording, inputs, schedule, &self.racy, all)?;
+            let watching = Watching::begin(&mut vm, checks, recording)?;
+            return Ok(Some((vm, watching)));
+        }
+        let mut vm = Vm::replay(recording)?;
+        vm.mute();
+        vm.know_inputs(Rc::new(inputs.clone()));
+        let watching = Watching::begin(&mut vm, checks, recording)?;
+        if !self.at_first(&mut vm)? {
+            return Ok(None);
         }
         vm.detach(Limits {
             instructions: u64::MAX / 2,
             ..Limits::default()
         })?;
+        Ok(Some((vm, watching)))
+    }
+
+    fn at_first(&self, vm: &mut Vm) -> Result<bool, vm::Error> {
+        let first = self.occurrence.instance.first;
+        Ok(matches!(vm.run(Some(first))?, Stop::Reached(_))
+            && vm.executed(first.thread) == first.count)
+    }
+
+    /// From where the recording is left to the race point. False if it is not
+    /// reached: the recording is another one.
+    fn approach(&self, vm: &mut Vm, watching: Option<&Watching>) -> Result<bool, vm::Error> {
+        if self.occurrence.before.is_some() && !self.at_first(vm)? {
+            return Ok(false);
+        }
         if self.play == Play::Held {
             return Ok(true);
         }
-        point::reach(vm, self.occurrence, self.second, self.limit)
+        if !point::reach(vm, self.occurrence, self.second, self.limit)? {
+            return Ok(false);
+        }
+        if let Some(watching) = watching {
+            watching.judge(vm);
+        }
+        Ok(true)
     }
 
-    /// From the race point: makes the accesses in this order and sets the
-    /// schedule for what follows.
-    pub fn swap_and_schedule(&self, vm: &mut Vm, swapped: bool) -> Result<(), vm::Error> {
-        for thread in self.poised().order(swapped) {
-            vm.run_thread(thread, 1, false)?;
+    fn plan<'a>(&'a self, watching: Option<&'a Watching>) -> Plan<'a> {
+        Plan {
+            poised: self.poised(),
+            racy: &self.racy,
+            comparison: &Bytes,
+            model: &SequentialConsistency,
+            watching,
         }
-        run::schedule(vm, self.schedule, &self.racy);
-        vm.limit(self.limit);
-        Ok(())
+    }
+
+    /// One execution of this evidence as slices that can be followed again, by
+    /// a debugger for instance. Of evidence that compares two, `swapped`
+    /// chooses.
+    pub fn script(&self, recording: &Recording, swapped: bool) -> Result<Scripted, Error> {
+        let inputs = vm::snapshot::index_inputs(recording)
+            .map_err(|error| Error::Replay(error.to_string()))?;
+        let index = inputs.clone();
+        let swapped = match self.play {
+            Play::Order { swapped } => swapped,
+            Play::Both => swapped,
+            Play::Held => false,
+        };
+        let answer = vm::snapshot::isolated(|| {
+            // As the program runs by itself: nothing is watched in a debugger.
+            let nothing = Checks::default();
+            let Some((mut vm, _)) = self.leave(recording, &index, &nothing)? else {
+                return Ok(None);
+            };
+            let left_at = vm.instructions();
+            if !self.approach(&mut vm, None)? {
+                return Ok(None);
+            }
+            let point = vm.instructions();
+            let mut between = point;
+            let ending = if self.play == Play::Held {
+                match point::barrier(&mut vm, self.occurrence, self.limit)? {
+                    crate::Barrier::Violates(ending) => ending,
+                    crate::Barrier::Ordered(why) | crate::Barrier::Unknown(why) => {
+                        Ending::Lost(why)
+                    }
+                }
+            } else {
+                for thread in self.poised().order(swapped) {
+                    between = vm.instructions();
+                    reorder::make_access(&mut vm, thread)?;
+                }
+                run::schedule(&mut vm, self.schedule, &self.racy);
+                run::finish(&mut vm, self.limit)?
+            };
+            let slices: Vec<(u32, u64)> = vm
+                .slices()
+                .into_iter()
+                .map(|choice| (choice.thread, choice.instructions))
+                .collect();
+            Ok(Some((left_at, point, between, ending, slices)))
+        })?;
+        let (left_at, point, between, ending, slices) = answer
+            .join()?
+            .map_err(Error::Replay)?
+            .ok_or_else(not_there)?;
+        Ok(Scripted {
+            leave: self
+                .occurrence
+                .before
+                .is_none()
+                .then_some(self.occurrence.instance.first),
+            left_at,
+            point,
+            between,
+            swapped,
+            slices: slices
+                .into_iter()
+                .map(|(thread, instructions)| Choice {
+                    thread,
+                    instructions,
+                })
+                .collect(),
+            inputs,
+            ending,
+        })
     }
 
     fn poised(&self) -> Poised {
@@ -175,17 +326,14 @@ impl Witness {
             .map_err(|error| Error::Replay(error.to_string()))?;
         let witness = self.clone();
         let answer = vm::snapshot::isolated(|| {
-            let mut vm = Vm::replay(recording)?;
-            vm.mute();
-            if !witness.approach(&mut vm, index)? {
+            let Some((mut vm, watching)) = witness.leave(recording, &index, &witness.checks)?
+            else {
+                return Ok(None);
+            };
+            if !witness.approach(&mut vm, watching.as_ref())? {
                 return Ok(None);
             }
-            let plan = Plan {
-                poised: witness.poised(),
-                racy: &witness.racy,
-                comparison: &Bytes,
-                model: &SequentialConsistency,
-            };
+            let plan = witness.plan(watching.as_ref());
             let mut run = |swapped: bool| {
                 let limits = Limits {
                     instructions: u64::MAX / 2,
@@ -194,11 +342,14 @@ impl Witness {
                 let copy = vm.copy(limits, |vm| {
                     pair::play(vm, &plan, swapped, witness.schedule, witness.limit)
                 });
-                match copy.and_then(|running| running.join()) {
+                let mut run = match copy.and_then(|running| running.join()) {
                     Ok(Ok(run)) => run,
                     Ok(Err(why)) => Run::lost(why),
                     Err(error) => Run::lost(error.to_string()),
-                }
+                };
+                let (schedule, limit) = (witness.schedule, witness.limit);
+                pair::tell_findings(&mut vm, &plan, swapped, schedule, limit, &mut run);
+                run
             };
             Ok(Some(match witness.play {
                 Play::Held => {
@@ -218,14 +369,21 @@ impl Witness {
                             instructions: 0,
                             outputs: vm.captured(),
                             inputs: 0,
+                            findings: Vec::new(),
                         }),
                     }
                 }
                 Play::Order { swapped } => {
                     let one = run(swapped);
+                    let again = witness.error.as_ref().and_then(|error| {
+                        one.findings.iter().find(|finding| finding.is_same(error))
+                    });
                     Replayed {
-                        still_there: one.ending.violation().is_some(),
-                        seen: one.ending.describe(),
+                        still_there: match witness.error {
+                            Some(_) => again.is_some(),
+                            None => one.ending.violation().is_some(),
+                        },
+                        seen: again.map_or_else(|| one.ending.describe(), Finding::describe),
                         recorded: (!swapped).then(|| one.clone()),
                         swapped: swapped.then_some(one),
                     }
@@ -253,10 +411,12 @@ impl Witness {
                 }
             }))
         })?;
-        answer.join()?.map_err(Error::Replay)?.ok_or_else(|| {
-            Error::Replay("the race point of this evidence is not in the recording".to_string())
-        })
+        answer.join()?.map_err(Error::Replay)?.ok_or_else(not_there)
     }
+}
+
+fn not_there() -> Error {
+    Error::Replay("the race point of this evidence is not in the recording".to_string())
 }
 
 fn path(recording: &Recording) -> PathBuf {

@@ -21,7 +21,9 @@ pub use access::{Access, AccessKind};
 pub use fingerprint::Fingerprint;
 pub use moment::{Moment, ParseMomentError};
 pub use orders::{Difference, DifferenceKind, Event, EventKind, Order, Played};
-pub use report::{Evidence, Exit, Instance, LockCall, LockFinding, Place, Race, Report, SCHEMA};
+pub use report::{
+    ErrorFinding, Evidence, Exit, Instance, LockCall, LockFinding, Place, Race, Report, SCHEMA,
+};
 pub use site::{Frame, Site};
 pub use standing::{Mark, Standing, Suppressed};
 pub use verdict::{Consequence, States, Verdict, labels};

@@ -87,6 +87,9 @@ pub struct Race {
     /// Instances that were played in both orders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub played: Option<Played>,
+    /// Rules of memory and invariants that are broken in one order only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<ErrorFinding>,
     /// What is not the same in the two orders.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differences: Vec<Difference>,
@@ -135,6 +138,7 @@ impl Race {
             explanation: None,
             ordering: None,
             played: None,
+            errors: Vec::new(),
             differences: Vec::new(),
             orders: Vec::new(),
             evidence: Vec::new(),
@@ -194,6 +198,18 @@ pub struct LockCall {
     pub stack: Vec<Frame>,
 }
 
+/// A rule of memory or an invariant that was broken, without the program
+/// having to end for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorFinding {
+    /// `use-after-free`, `heap-overflow`, `invariant-violated`, …
+    pub kind: String,
+    /// One sentence.
+    pub text: String,
+    /// The access or call, and those that allocated and freed the block.
+    pub stacks: Vec<LockCall>,
+}
+
 /// One report: what `--json` prints, what the page and CI read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
@@ -213,6 +229,10 @@ pub struct Report {
     /// Locks used wrongly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub locks: Vec<LockFinding>,
+    /// Rules of memory and invariants that are broken whichever access of a
+    /// race comes first: errors of the program beside its races.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<ErrorFinding>,
     /// What this run did not look at, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_checked: Vec<String>,
@@ -233,6 +253,7 @@ impl Report {
             started: None,
             races: Vec::new(),
             locks: Vec::new(),
+            errors: Vec::new(),
             not_checked: Vec::new(),
             unused_suppressions: Vec::new(),
             exit: Exit::default(),

@@ -113,4 +113,6 @@ pub mod labels {
     pub const DIFFERENCE_DIES: &str = "difference-dies";
     pub const ALLOCATOR_ONLY: &str = "allocator-only";
     pub const UNKNOWN_WRITER: &str = "unknown-writer";
+    pub const TORN_READ: &str = "torn-read";
+    pub const UNINITIALISED_READ: &str = "uninitialised-read";
 }

@@ -2,7 +2,6 @@
 
 use crate::after::Fate;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use vm::Vm;
 use vm::context::reg;
@@ -61,12 +60,19 @@ pub enum Location {
 pub struct Left {
     /// General registers and rip per thread; none for a thread that is gone.
     registers: Vec<(u32, Option<Vec<u64>>)>,
-    /// Bytes written and what they hold now; `None` where unmapped since.
-    memory: BTreeMap<u64, Option<u8>>,
+    /// Aligned words of eight bytes that were written to and what they hold
+    /// now, by address; `None` where unmapped since. Bytes of a word that were
+    /// not written are as they were, so words can be compared whole.
+    memory: Vec<(u64, Option<u64>)>,
+}
+
+fn word_at(address: u64) -> Option<u64> {
+    vm::memory::get::<u64>(address).ok()
 }
 
 impl Left {
-    pub fn behind(vm: &Vm, threads: [u32; 2], written: BTreeSet<u64>) -> Left {
+    /// What is there now; `written` are addresses of words, in order.
+    pub fn behind(vm: &Vm, threads: [u32; 2], written: Vec<u64>) -> Left {
         let mut dead = Vec::new();
         let registers = threads
             .into_iter()
@@ -87,9 +93,23 @@ impl Left {
         let memory = written
             .into_iter()
             .filter(|address| !dead.iter().any(|range| range.contains(address)))
-            .map(|address| (address, vm::memory::get::<u8>(address).ok()))
+            .map(|address| (address, word_at(address)))
             .collect();
         Left { registers, memory }
+    }
+
+    /// What this order has at the address of a word: what it left there, else
+    /// what the race point has, which this process is.
+    fn word(&self, address: u64) -> Option<u64> {
+        match self.memory.binary_search_by_key(&address, |(at, _)| *at) {
+            Ok(index) => self.memory[index].1,
+            Err(_) => word_at(address),
+        }
+    }
+
+    fn byte(&self, address: u64) -> Option<u8> {
+        let word = self.word(address & !7)?;
+        Some(word.to_le_bytes()[(address & 7) as usize])
     }
 }
 
@@ -125,19 +145,22 @@ pub fn differences(recorded: &Left, swapped: &Left, racy: Range<u64>) -> Vec<Dif
             )),
         }
     }
-    let addresses: BTreeSet<u64> = recorded
+    let mut words: Vec<u64> = recorded
         .memory
-        .keys()
-        .chain(swapped.memory.keys())
-        .copied()
+        .iter()
+        .chain(&swapped.memory)
+        .map(|(address, _)| *address)
         .collect();
-    let held = |left: &Left, address: u64| match left.memory.get(&address) {
-        Some(byte) => *byte,
-        None => vm::memory::get::<u8>(address).ok(),
-    };
+    words.sort_unstable();
+    words.dedup();
+    let differing = words
+        .into_iter()
+        .filter(|word| recorded.word(*word) != swapped.word(*word))
+        .flat_map(|word| word..word + 8)
+        .filter(|address| recorded.byte(*address) != swapped.byte(*address));
     let mut shown = 0;
-    for address in addresses {
-        if address < shown || held(recorded, address) == held(swapped, address) {
+    for address in differing {
+        if address < shown {
             continue;
         }
         if differences.len() >= MOST_DIFFERENCES {
@@ -152,7 +175,7 @@ pub fn differences(recorded: &Left, swapped: &Left, racy: Range<u64>) -> Vec<Dif
         let bytes = |left: &Left| -> Vec<u8> {
             whole
                 .clone()
-                .map(|address| held(left, address).unwrap_or(0))
+                .map(|address| left.byte(address).unwrap_or(0))
                 .collect()
         };
         let mut difference = Difference::new(

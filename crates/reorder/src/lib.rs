@@ -23,6 +23,7 @@ mod script;
 
 pub use after::Fate;
 pub use compare::{Difference, Location};
+pub use play::make_access;
 pub use script::{Order, Script, script, show};
 
 use play::RacePoint;
@@ -272,11 +273,8 @@ pub fn in_recorded_order(
     recording: &Recording,
     instances: &[Instance],
 ) -> Result<Vec<usize>, RecordError> {
-    // For each thread: its count at the end of each of its slices, and the
-    // number of the slice.
-    let mut ends: BTreeMap<u32, Vec<(u64, usize)>> = BTreeMap::new();
     let mut steps = StepReader::open(&recording.process(0).join("schedule"))?;
-    let mut number = 0;
+    let mut order = Chronology::default();
     while let Some(step) = steps.next_step()? {
         if let Step::Slice {
             thread,
@@ -284,19 +282,45 @@ pub fn in_recorded_order(
             ..
         } = step
         {
-            let slices = ends.entry(thread).or_default();
-            let before = slices.last().map_or(0, |(count, _)| *count);
-            slices.push((before + instructions, number));
-            number += 1;
+            order.add(thread, instructions);
         }
     }
-    let position = |moment: Moment| {
-        let slices = ends.get(&moment.thread).map(Vec::as_slice).unwrap_or(&[]);
-        let index = slices.partition_point(|(end, _)| *end <= moment.count);
-        let slice = slices.get(index).map_or(usize::MAX, |(_, number)| *number);
+    Ok(order.sort(instances))
+}
+
+/// Which moment of an execution comes before which, from its slices.
+#[derive(Default)]
+pub struct Chronology {
+    /// For each thread: its count at the end of each of its slices, and the
+    /// number of the slice.
+    ends: BTreeMap<u32, Vec<(u64, usize)>>,
+    slices: usize,
+}
+
+impl Chronology {
+    /// The next slice.
+    pub fn add(&mut self, thread: u32, instructions: u64) {
+        let own = self.ends.entry(thread).or_default();
+        let before = own.last().map_or(0, |(count, _)| *count);
+        own.push((before + instructions, self.slices));
+        self.slices += 1;
+    }
+
+    fn position(&self, moment: Moment) -> (usize, u64) {
+        let own = self
+            .ends
+            .get(&moment.thread)
+            .map(Vec::as_slice)
+            .unwrap_or(&[]);
+        let index = own.partition_point(|(end, _)| *end <= moment.count);
+        let slice = own.get(index).map_or(usize::MAX, |(_, number)| *number);
         (slice, moment.count)
-    };
-    let mut order: Vec<usize> = (0..instances.len()).collect();
-    order.sort_by_key(|index| position(instances[*index].first));
-    Ok(order)
+    }
+
+    /// Indices of the instances in the order of their first accesses.
+    pub fn sort(&self, instances: &[Instance]) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..instances.len()).collect();
+        order.sort_by_key(|index| self.position(instances[*index].first));
+        order
+    }
 }

@@ -6,7 +6,6 @@ use crate::{Budget, Outcome};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use race::Instance;
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::ops::Range;
 use vm::context::reg;
 use vm::observe::{AccessEvent, Interest, Observer};
@@ -129,7 +128,10 @@ impl RacePoint {
             .take_observers()
             .into_iter()
             .filter_map(|observer| observer.into_any().downcast::<Written>().ok())
-            .flat_map(|written| written.bytes)
+            .flat_map(|mut written| {
+                written.settle();
+                written.words
+            })
             .collect();
         Ok(Left::behind(vm, [self.first, self.second], written))
     }
@@ -254,10 +256,24 @@ fn touches(vm: &Vm, thread: u32, racy: &Range<u64>) -> bool {
     }
 }
 
-/// Every byte written.
+/// Every word of eight bytes that was written to.
 #[derive(Default)]
 struct Written {
-    bytes: BTreeSet<u64>,
+    /// Addresses, in order and once each up to `settled`.
+    words: Vec<u64>,
+    settled: usize,
+}
+
+/// So many addresses are collected before they are put in order: a loop
+/// writes the same ones again and again.
+const UNSETTLED: usize = 1 << 14;
+
+impl Written {
+    fn settle(&mut self) {
+        self.words.sort_unstable();
+        self.words.dedup();
+        self.settled = self.words.len();
+    }
 }
 
 impl Observer for Written {
@@ -270,8 +286,19 @@ impl Observer for Written {
 
     fn accesses(&mut self, batch: &[AccessEvent]) {
         for access in batch.iter().filter(|access| access.write) {
-            let end = access.address.saturating_add(u64::from(access.size));
-            self.bytes.extend(access.address..end);
+            let last = access
+                .address
+                .saturating_add(u64::from(access.size).max(1) - 1);
+            let mut word = access.address & !7;
+            while word <= last {
+                if self.words.last() != Some(&word) {
+                    self.words.push(word);
+                }
+                word += 8;
+            }
+        }
+        if self.words.len() > self.settled + UNSETTLED {
+            self.settle();
         }
     }
 

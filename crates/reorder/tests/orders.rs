@@ -39,6 +39,8 @@ fn record(folder: &Path, program: &Path) -> Recording {
         schedule: "random".into(),
         seed: schedule.seed,
         quantum: schedule.quantum,
+        left_out: Vec::new(),
+        guard: None,
     };
     let directory = folder.join("recording");
     let recording = Recording::create(&directory, manifest).unwrap();

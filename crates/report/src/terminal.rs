@@ -13,7 +13,8 @@ use crate::words::{
     title, value_words, verdict_words,
 };
 use race::{
-    Access, AccessKind, DifferenceKind, Frame, LockFinding, Race, Report, Site, Standing, Verdict,
+    Access, AccessKind, DifferenceKind, ErrorFinding, Frame, LockCall, LockFinding, Race, Report,
+    Site, Standing, Verdict,
 };
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -43,7 +44,11 @@ pub fn render(report: &Report, options: &Options) -> String {
     for finding in &report.locks {
         page.lock_finding(finding);
     }
-    if !shown.is_empty() || !report.locks.is_empty() {
+    for finding in &report.errors {
+        page.line(RULE);
+        page.error_finding(finding);
+    }
+    if !shown.is_empty() || !report.locks.is_empty() || !report.errors.is_empty() {
         page.line(RULE);
     }
     page.summary();
@@ -340,6 +345,9 @@ impl<'a> Page<'a> {
         if let Some(text) = &race.explanation {
             self.labelled("  what it does: ", &plain(text));
         }
+        for finding in &race.errors {
+            self.calls(&finding.stacks);
+        }
         for difference in race.differences.iter().take(self.limit(DIFFERENCES)) {
             let kind = match difference.kind {
                 DifferenceKind::Output => "output",
@@ -446,7 +454,20 @@ impl<'a> Page<'a> {
         let kind = plain(&finding.kind).replace('-', " ");
         self.line(&self.paint.ink(Ink::Yellow, &kind));
         self.labelled("  ", &plain(&finding.text));
-        for call in &finding.stacks {
+        self.calls(&finding.stacks);
+    }
+
+    /// A rule of memory or an invariant that was broken, with the stacks
+    /// concerned.
+    fn error_finding(&mut self, finding: &ErrorFinding) {
+        let kind = plain(&finding.kind).replace('-', " ");
+        self.line(&self.paint.ink(Ink::Yellow, &kind));
+        self.labelled("  ", &plain(&finding.text));
+        self.calls(&finding.stacks);
+    }
+
+    fn calls(&mut self, calls: &[LockCall]) {
+        for call in calls {
             let head = format!("  thread {}: {}", call.moment.thread, plain(&call.what));
             self.line(&self.paint.ink(Ink::Bold, &head));
             let limit = self.limit(FRAMES);
@@ -497,6 +518,10 @@ impl<'a> Page<'a> {
         }
         if !self.report.locks.is_empty() {
             let number = count(self.report.locks.len() as u64, "lock problem");
+            let _ = write!(said, "; {number}");
+        }
+        if !self.report.errors.is_empty() {
+            let number = count(self.report.errors.len() as u64, "error beside the races");
             let _ = write!(said, "; {number}");
         }
         self.line(&said);

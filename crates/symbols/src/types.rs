@@ -63,7 +63,7 @@ impl DebugInfo {
     }
 
     /// Lengths of an array, outermost first; none for `[]`.
-    fn dimensions(&self, array: Entry<'_>) -> Vec<Option<u64>> {
+    pub(crate) fn dimensions(&self, array: Entry<'_>) -> Vec<Option<u64>> {
         let mut lengths = Vec::new();
         for child in children(array) {
             let Ok(die) = child.unit.entry(child.offset) else {
@@ -194,7 +194,7 @@ impl DebugInfo {
         flexible
     }
 
-    fn member<'a>(&'a self, child: Entry<'a>) -> Option<Member<'a>> {
+    pub(crate) fn member<'a>(&'a self, child: Entry<'a>) -> Option<Member<'a>> {
         let die = child.unit.entry(child.offset).ok()?;
         let is_base = die.tag() == gimli::DW_TAG_inheritance;
         if !is_base && die.tag() != gimli::DW_TAG_member
@@ -271,17 +271,17 @@ impl DebugInfo {
     }
 }
 
-struct Member<'a> {
+pub(crate) struct Member<'a> {
     /// None for base classes and anonymous members.
-    name: Option<String>,
-    offset: u64,
-    type_entry: Entry<'a>,
+    pub(crate) name: Option<String>,
+    pub(crate) offset: u64,
+    pub(crate) type_entry: Entry<'a>,
     is_array: bool,
     /// Bytes that a bit field lies in.
-    bit_field_size: Option<u64>,
+    pub(crate) bit_field_size: Option<u64>,
 }
 
-fn is_alias(tag: DwTag) -> bool {
+pub(crate) fn is_alias(tag: DwTag) -> bool {
     matches!(
         tag,
         gimli::DW_TAG_typedef

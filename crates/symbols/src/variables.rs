@@ -38,9 +38,9 @@ pub struct Variable {
 
 /// A variable with a fixed place.
 pub(crate) struct Global {
-    start: u64,
-    unit: usize,
-    offset: UnitOffset,
+    pub(crate) start: u64,
+    pub(crate) unit: usize,
+    pub(crate) offset: UnitOffset,
 }
 
 /// Variables that begin before an address and are looked at for one that
@@ -170,7 +170,7 @@ impl DebugInfo {
 
     /// Every variable with a fixed address, in order of address: one pass
     /// over all entries, made when a variable is first asked for.
-    fn collect_globals(&self) -> Vec<Global> {
+    pub(crate) fn collect_globals(&self) -> Vec<Global> {
         let mut globals = Vec::new();
         for index in 0..self.units.len() {
             if let Some(unit) = self.units.unit(&self.dwarf, index) {

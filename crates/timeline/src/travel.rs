@@ -139,6 +139,7 @@ impl Timeline {
         let mut ticks = Ticks::of_recording(recording)?;
         if let Some(alternative) = &alternative {
             ticks = ticks.branch(alternative.tick, &alternative.slices);
+            ticks.ending = alternative.ending;
         }
         let ticks = Rc::new(ticks);
         let mut current = World::start(recording, &ticks, alternative.map(Rc::new))?;

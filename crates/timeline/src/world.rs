@@ -15,8 +15,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use vm::context::Registers;
+use vm::copy::InputIndex;
 use vm::observe::{AccessEvent, AfterHook, Interest, Observer, ThreadEvent};
-use vm::record::Recording;
+use vm::record::{ProcessStatus, Recording};
 use vm::schedule::{Choice, Recorded};
 use vm::thread::State;
 use vm::{Stop, Vm};
@@ -24,12 +25,18 @@ use vm::{Stop, Vm};
 /// Another way on from a moment of the recording: one order of a race.
 #[derive(Debug, Clone)]
 pub struct Alternative {
-    /// The recording is left when this moment is first reached.
-    pub leave: Moment,
+    /// The recording is left when this moment is first reached; at its very
+    /// start if there is none.
+    pub leave: Option<Moment>,
     /// The tick at which that is.
     pub tick: u64,
     /// What runs from there on.
     pub slices: Vec<Choice>,
+    /// Recorded inputs are matched per stream, as they were when the slices
+    /// were written down.
+    pub inputs: Option<Rc<InputIndex>>,
+    /// How it ends, where it does.
+    pub ending: Option<ProcessStatus>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -469,7 +476,12 @@ impl Serving {
         if let Some(alternative) = self.alternative.clone()
             && tick >= alternative.tick
         {
-            vm.run(Some(alternative.leave))?;
+            if let Some(leave) = alternative.leave {
+                vm.run(Some(leave))?;
+            }
+            if let Some(inputs) = &alternative.inputs {
+                vm.know_inputs(inputs.clone());
+            }
             vm.follow_script(alternative.slices.clone())?;
             self.alternative = None;
         }
@@ -668,6 +680,7 @@ impl Observer for Scout {
     fn interest(&self) -> Interest {
         Interest {
             accesses: !self.wanted.watches.is_empty(),
+            stack: true,
             ..Interest::default()
         }
     }

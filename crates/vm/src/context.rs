@@ -66,6 +66,8 @@ pub struct Context {
     pub spill: [u64; 16],
     /// Where it puts saved flags while it needs rax once more.
     flags: u64,
+    /// Not zero: a loop that only waits gives way when it repeats.
+    pub gives_way: u64,
     /// Next free byte of the access ring, as an offset from its start.
     pub ring_position: u64,
     /// What translated code compares shadow words with (`observe/known.rs`).
@@ -119,6 +121,7 @@ context_offsets! {
     EXIT = exit;
     SPILL = spill;
     FLAGS = flags;
+    GIVES_WAY = gives_way;
     RING_POSITION = ring_position;
     KNOWN_WORD = known.word;
     KNOWN_MARKED = known.marked;

@@ -29,6 +29,7 @@ mod emit;
 mod emulate;
 mod fault;
 mod flags;
+pub mod guard;
 mod host;
 mod host_signals;
 mod io;

@@ -1,5 +1,6 @@
 //! Starting a vm: to record a program, to replay a recording, or to just run.
 
+use crate::guard::{FindAllocators, Guard};
 use crate::io::{Io, ReplayBooks, tag};
 use crate::kernel::Kernel;
 use crate::loader::Program;
@@ -7,7 +8,7 @@ use crate::machine::{Pace, Vm};
 use crate::record::{
     Files, InputReader, InputWriter, ProcessFacts, Recording, StepReader, StepWriter,
 };
-use crate::schedule::{PolicyName, Random64};
+use crate::schedule::{Policy, PolicyName, Random64};
 use crate::thread::Thread;
 use crate::tree::{Children, Tree};
 use crate::{Error, ProgramError};
@@ -99,13 +100,27 @@ impl Vm {
         program: &Program,
         schedule: ScheduleChoice,
     ) -> Result<Vm, Error> {
+        let policy = schedule.policy.build(schedule.seed, schedule.quantum);
+        Self::record_under(recording, program, schedule.seed, policy, None)
+    }
+
+    /// The same under a policy of the caller's. `seed` is for what the program
+    /// takes for random. If the manifest says so, every block is made larger by
+    /// the functions of allocators that `find` finds.
+    pub fn record_under(
+        recording: &Recording,
+        program: &Program,
+        seed: u64,
+        policy: Box<dyn Policy>,
+        find: Option<FindAllocators>,
+    ) -> Result<Vm, Error> {
         let folder = recording.create_process(0)?;
         let io = Io::Record {
             inputs: InputWriter::create(&folder.join("inputs"))?,
             files: Files::create(&recording.directory, 0),
         };
         let pace = Pace::Policy {
-            policy: schedule.policy.build(schedule.seed, schedule.quantum),
+            policy,
             steps: Some(StepWriter::create(&folder.join("schedule"))?),
         };
         ProcessFacts {
@@ -115,7 +130,11 @@ impl Vm {
         .write(&folder)?;
         let mut vm = Vm::new(io, pace)?;
         vm.tree = Some(Tree::new(recording.directory.clone(), Children::All)?);
-        vm.start(program, schedule.seed)?;
+        vm.leave_out(&recording.manifest.left_out);
+        if let (Some(bytes), Some(find)) = (recording.manifest.guard, find) {
+            vm.guard = Some(Guard::record(bytes, find, &recording.directory));
+        }
+        vm.start(program, seed)?;
         Ok(vm)
     }
 
@@ -171,6 +190,10 @@ impl Vm {
         let mut vm = Vm::new(io, pace)?;
         vm.tree = Some(Tree::new(recording.directory.clone(), children)?);
         let manifest = &recording.manifest;
+        vm.leave_out(&manifest.left_out);
+        if let Some(bytes) = manifest.guard {
+            vm.guard = Some(Guard::replay(bytes, &recording.directory)?);
+        }
         let program = Program {
             path: OsStr::from_bytes(&manifest.program).into(),
             arguments: manifest.arguments.clone(),
@@ -239,6 +262,10 @@ impl Vm {
         self.read_limits()?;
         self.inherit_descriptors()?;
         let regs = self.load(program)?;
+        self.guard_loaded_code();
+        if let Some(error) = self.guard_failed.take() {
+            return Err(error.into());
+        }
         let id = self.kernel.process.next_thread();
         let mut thread = Thread::new(id, self.kernel.process.tid_of(id), regs);
         thread.name = self.program_name();

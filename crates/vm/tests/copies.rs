@@ -33,6 +33,8 @@ fn manifest(program: &Program) -> Manifest {
         schedule: "random".into(),
         seed: 0,
         quantum: vm::DEFAULT_QUANTUM,
+        left_out: Vec::new(),
+        guard: None,
     }
 }
 

@@ -1,4 +1,5 @@
-// Redundant writes: everybody writes what is there already.
+// Redundant writes: everybody writes what is there already (paper 003,
+// figure 14 b).
 #include <pthread.h>
 #include <stdio.h>
 

@@ -84,6 +84,10 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let mut command = kit.command(OsStr::new("cargo"));
     command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     command.env_remove("RUSTFLAGS");
+    // Without debug info in the profile cargo strips what the flags ask for.
+    if env::var_os("CARGO_PROFILE_RELEASE_DEBUG").is_none() {
+        command.env("CARGO_PROFILE_RELEASE_DEBUG", "line-tables-only");
+    }
     // With a target named, build scripts and macros are built without monitors.
     if env::var_os("CARGO_BUILD_TARGET").is_none() {
         command.env("CARGO_BUILD_TARGET", TARGET);

@@ -17,7 +17,13 @@ Examples:
   deadheat classify rec --k 50 --schedules 10
                                            more occurrences, more schedules
   deadheat classify rec --budget 60        as much as a minute allows
-  deadheat classify rec --all-instances    every instance, not only twenty of each race")]
+  deadheat classify rec --all-instances    every instance, not only twenty of each race
+  deadheat classify rec --invariant 'queue.count <= len(queue.items)'
+                                           does a race break what must always hold?
+  deadheat classify rec --invariant '@write balance >= 0'
+                                           the same, looked at after every write
+  deadheat classify rec --allocator alloc=pool_get:2,free=pool_put:2
+                                           follow an allocator of the program's own")]
 pub struct Arguments {
     /// The recordings
     #[arg(required = true, value_name = "DIR")]
@@ -51,6 +57,10 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         forget_sync: arguments.forget_sync.clone(),
         ..detect::Options::default()
     };
+    for recording in &arguments.recordings {
+        let recorded = vm::record::Recording::open(recording)?;
+        arguments.explore.verify(&explore::program_of(&recorded))?;
+    }
     let mut reports = Vec::new();
     for recording in &arguments.recordings {
         let mut report = phase::detecting(recording, || detect::detect(recording, &options))?;
@@ -60,6 +70,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
             recording,
             &arguments.explore,
             arguments.schedules,
+            Some(&options),
         )?;
         reports.push(report);
     }

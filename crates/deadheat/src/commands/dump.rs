@@ -66,6 +66,18 @@ fn dump(recording: &Recording, bytes: bool, out: &mut impl Write) -> Result<(), 
         "schedule   {}, seed {}, quantum {}",
         manifest.schedule, manifest.seed, manifest.quantum
     )?;
+    if !manifest.left_out.is_empty() {
+        writeln!(
+            out,
+            "left out   calls of functions at {} (deadheat whatif)",
+            manifest
+                .left_out
+                .iter()
+                .map(|call| format!("{:#x}", call.function))
+                .collect::<Vec<_>>()
+                .join(", ")
+        )?;
+    }
     writeln!(out, "made by    {}", manifest.made_by)?;
     for number in recording.processes() {
         writeln!(out, "\nprocess {number}")?;

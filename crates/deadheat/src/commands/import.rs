@@ -127,7 +127,7 @@ fn in_recordings(arguments: &Arguments, candidates: &[Race]) -> Result<Outcome, 
         if arguments.then_classify {
             orders::play(&mut found, recording, orders::INSTANCES)?;
             let schedules = exploration::SCHEDULES;
-            exploration::classify(&mut found, recording, &arguments.explore, schedules)?;
+            exploration::classify(&mut found, recording, &arguments.explore, schedules, None)?;
         }
         outcome.seen.append(&mut found.races);
         outcome.recordings.append(&mut found.recordings);

@@ -14,6 +14,7 @@ pub mod exec;
 pub mod explain;
 pub mod export;
 pub mod gc;
+pub mod hunt;
 pub mod ifr_report;
 pub mod import;
 pub mod list;
@@ -26,6 +27,7 @@ pub mod report;
 pub mod run;
 pub mod sample;
 pub mod show;
+pub mod whatif;
 
 use std::fmt;
 

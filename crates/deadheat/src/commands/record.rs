@@ -12,13 +12,20 @@ use vm::{Program, ScheduleChoice, Stop, Vm};
 #[command(after_help = "\
 Examples:
   deadheat record -o rec -- ./prog arg     one run, kept in the folder rec
-  deadheat record -o rec2 --seed 7 -- ./prog arg   another interleaving")]
+  deadheat record -o rec2 --seed 7 -- ./prog arg   another interleaving
+  deadheat record -o rec3 --guard -- ./prog        with 64 bytes behind every heap block
+  deadheat record -o rec4 --guard=256 -- ./prog    with 256")]
 pub struct Arguments {
     /// Directory for the recording; must not exist yet, or be empty
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     #[command(flatten)]
     schedule: ScheduleArguments,
+    /// Make every block that the program asks an allocator for larger by this
+    /// many bytes, so that `classify` sees how far an overflow reaches
+    #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true,
+          default_missing_value = "64", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    guard: Option<u64>,
     /// The program and its arguments
     #[arg(
         required = true,
@@ -97,6 +104,7 @@ pub fn create(
     output: &std::path::Path,
     program: &Program,
     schedule: ScheduleChoice,
+    guard: Option<u64>,
 ) -> Result<Recording, Failure> {
     let directory = std::env::current_dir().unwrap_or_default();
     Ok(Recording::create(
@@ -111,6 +119,8 @@ pub fn create(
             schedule: schedule.policy.to_string(),
             seed: schedule.seed,
             quantum: schedule.quantum,
+            left_out: Vec::new(),
+            guard,
         },
     )?)
 }
@@ -127,8 +137,10 @@ pub fn program(command: &[OsString]) -> Result<Program, Failure> {
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let program = program(&arguments.command)?;
     let schedule = arguments.schedule.choice();
-    let recording = create(&arguments.output, &program, schedule)?;
-    let mut vm = Vm::record(&recording, &program, schedule)?;
+    let recording = create(&arguments.output, &program, schedule, arguments.guard)?;
+    let find: vm::guard::FindAllocators = explore::guarded_functions;
+    let policy = schedule.policy.build(schedule.seed, schedule.quantum);
+    let mut vm = Vm::record_under(&recording, &program, schedule.seed, policy, Some(find))?;
     match vm.run(None)? {
         Stop::Ended(status) => Ok(end_like(status)),
         _ => Ok(race::exit_code::FAILURE),

@@ -19,6 +19,7 @@ Examples:
   deadheat replay .deadheat/7 --until 2:18234            stop there: stack, registers, source line
   deadheat replay .deadheat/7 --race 3 --order swapped   what the other order leads to
   deadheat replay .deadheat/7 --race 3 --gdb             stand at the race in gdb, go back and on
+  deadheat replay .deadheat/7 --evidence 1 --gdb         what a verdict rests on, in gdb
   (gdb) target remote | deadheat replay .deadheat/7 --race 3 --order swapped --gdb=-")]
 pub struct Arguments {
     /// The recording
@@ -28,8 +29,10 @@ pub struct Arguments {
     #[arg(long, value_name = "THREAD:COUNT")]
     until: Option<Moment>,
     /// Run this piece of evidence again (`deadheat classify` numbers them) and
-    /// say what it does; exit code 66 if it still does what was seen
-    #[arg(long, value_name = "N", conflicts_with_all = ["until", "process"])]
+    /// say what it does; exit code 66 if it still does what was seen. With
+    /// --gdb, stand at its race point in gdb (--order chooses, where two
+    /// executions are compared)
+    #[arg(long, value_name = "N", conflicts_with_all = ["until", "process", "race"])]
     evidence: Option<u32>,
     /// Replay only this process of the recording (0 is the first)
     #[arg(long, value_name = "N")]
@@ -40,6 +43,13 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let mut until = arguments.until;
+    if let Some(number) = arguments.evidence {
+        if arguments.race.wants_gdb() {
+            return race::evidence(&arguments.recording, number, &arguments.race);
+        }
+        let recording = Recording::open(&arguments.recording)?;
+        return crate::exploration::show_evidence(&recording, number);
+    }
     if arguments.race.is_asked_for() {
         if arguments.process.is_some_and(|process| process > 0) {
             return Err(Failure::usage(
@@ -52,9 +62,6 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         }
     }
     let recording = Recording::open(&arguments.recording)?;
-    if let Some(number) = arguments.evidence {
-        return crate::exploration::show_evidence(&recording, number);
-    }
     let mut vm = match (arguments.process, until) {
         (Some(process), _) => Vm::replay_process(&recording, process)?,
         (None, Some(_)) => Vm::replay(&recording)?,

@@ -3,6 +3,7 @@
 use super::Failure;
 use super::record::{self, ScheduleArguments};
 use crate::exploration::{self, ExploreOptions};
+use crate::inputs::{self, Input};
 use crate::orders;
 use crate::phase;
 use crate::reporting::ReportOptions;
@@ -19,7 +20,9 @@ use vm::{Program, ScheduleChoice, Stop, Vm};
 #[command(after_help = "\
 Examples:
   deadheat run -- ./prog arg               the races of one run
-  deadheat run --output rec -- ./prog      and keep the recording in rec")]
+  deadheat run --output rec -- ./prog      and keep the recording in rec
+  deadheat run --invariant 'used <= len(slots)' -- ./prog
+                                           does a race break what must always hold?")]
 pub struct Arguments {
     /// Directory for the recording [default: in the store]
     #[arg(short, long, value_name = "DIR")]
@@ -32,8 +35,9 @@ pub struct Arguments {
     schedules: u64,
     #[command(flatten)]
     schedule: ScheduleArguments,
-    /// Run again with this file as standard input, or with every file of this
-    /// folder, and merge what is found
+    /// Run again with another input and merge what is found: a file is a
+    /// standard input; one that ends in `.args` holds an argument vector per
+    /// line (`-n 3 'two words' < FILE`); a folder holds such files
     #[arg(long, value_name = "PATH")]
     input: Vec<PathBuf>,
     #[command(flatten)]
@@ -66,7 +70,7 @@ pub fn record_run(
                 .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))
         })
         .transpose()?;
-    let recording = record::create(directory, program, schedule)?;
+    let recording = record::create(directory, program, schedule, None)?;
     let code = detect::in_child(|| -> Result<i32, Failure> {
         if silent {
             detect::silence_output();
@@ -108,6 +112,7 @@ pub fn with_threads(program: &Program, number: u64) -> Program {
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let program = record::program(&arguments.command)?;
+    arguments.explore.verify(&program.path)?;
     let reporting = arguments.report.prepare(Stream::Stderr)?;
     let words: Vec<String> = arguments
         .command
@@ -115,13 +120,21 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let mut reports = Vec::new();
-    let mut inputs = vec![None];
+    let mut inputs = vec![Input::default()];
     for path in &arguments.input {
-        inputs.extend(alternatives(path)?.into_iter().map(Some));
+        inputs.extend(inputs::read(path)?);
     }
     let runs = (inputs.len() as u64).saturating_mul(arguments.schedules);
     for number in 0..runs {
-        let input = inputs[(number / arguments.schedules) as usize].as_deref();
+        let input = &inputs[(number / arguments.schedules) as usize];
+        let stdin = input.stdin.as_deref();
+        let program = match &input.arguments {
+            None => program.clone(),
+            Some(words) => {
+                let name = arguments.command.iter().take(1);
+                record::program(&name.chain(words).cloned().collect::<Vec<_>>())?
+            }
+        };
         let (directory, temporary) = match &arguments.output {
             Some(directory) if runs > 1 => {
                 // The folder of several recordings may be there already.
@@ -138,11 +151,11 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         let schedule = arguments.schedule.choice_of_row(row);
         let program = with_threads(&program, row);
         if number == 0 {
-            record_run(&directory, &program, schedule, false, input)?;
+            record_run(&directory, &program, schedule, false, stdin)?;
         } else {
             let label = format!("recording run {} of {runs}", number + 1);
             phase::counting(&label, None, || {
-                record_run(&directory, &program, schedule, true, input)
+                record_run(&directory, &program, schedule, true, stdin)
             })?;
         }
         let result = find_and_play(&directory, &arguments.explore, &arguments.order.options());
@@ -163,21 +176,6 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     Ok(reporting.finish(report)?)
 }
 
-/// A file, or the files of a folder in order of their names.
-fn alternatives(path: &Path) -> Result<Vec<PathBuf>, Failure> {
-    if !path.is_dir() {
-        return Ok(vec![path.to_path_buf()]);
-    }
-    let entries = std::fs::read_dir(path)
-        .map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?;
-    let mut files: Vec<PathBuf> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.is_file())
-        .collect();
-    files.sort();
-    Ok(files)
-}
-
 /// The races of a recording, with both orders of each played and followed.
 pub fn find_and_play(
     directory: &Path,
@@ -186,7 +184,13 @@ pub fn find_and_play(
 ) -> Result<race::Report, Failure> {
     let mut report = phase::detecting(directory, || detect::detect(directory, options))?;
     orders::play(&mut report, directory, orders::INSTANCES)?;
-    exploration::classify(&mut report, directory, explore, exploration::SCHEDULES)?;
+    exploration::classify(
+        &mut report,
+        directory,
+        explore,
+        exploration::SCHEDULES,
+        Some(options),
+    )?;
     Ok(report)
 }
 

@@ -18,6 +18,7 @@ mod calls;
 mod kernel;
 mod routines;
 
+use crate::added_lock::{AddedLock, Inside, Passing};
 use crate::clock::{Epoch, SLOTS, Slot, VectorClock};
 use crate::code::{Code, Origin};
 use crate::golang::{Goroutines, Pending, Routine};
@@ -237,6 +238,7 @@ pub struct Engine<C> {
     tasks: Tasks,
     goroutines: Goroutines,
     more_hooks: Vec<u64>,
+    added_lock: Option<(AddedLock, Inside)>,
     pub not_checked: Vec<String>,
 }
 
@@ -266,6 +268,7 @@ impl<C: Checker> Engine<C> {
             tasks: Tasks::default(),
             goroutines: Goroutines::default(),
             more_hooks: Vec::new(),
+            added_lock: None,
             not_checked: Vec::new(),
         };
         engine.start_thread(1, None, Moment::new(1, 0));
@@ -286,6 +289,33 @@ impl<C: Checker> Engine<C> {
     }
 
     /// Takes a thread out to work on it beside the rest of the engine.
+    /// Draws the edges of a lock that the program does not have.
+    pub fn add_lock(&mut self, lock: AddedLock) {
+        self.more_hooks.extend(lock.instructions());
+        self.added_lock = Some((lock, Inside::default()));
+    }
+
+    fn pass_added_lock(&mut self, number: u32, registers: &Registers) {
+        let Some((lock, inside)) = &mut self.added_lock else {
+            return;
+        };
+        let stack = registers.gpr[reg::RSP];
+        let Some(passing) = lock.passes(inside, number, registers.rip, stack) else {
+            return;
+        };
+        match passing {
+            Passing::Enters => inside.enter(number, stack),
+            Passing::Leaves => inside.leave(number),
+        }
+        let mut thread = self.take(number);
+        let object = self.objects.entry(ADDED_LOCK);
+        match passing {
+            Passing::Enters => thread.acquire(&object.clock),
+            Passing::Leaves => Self::release(&mut thread, object),
+        }
+        self.put(thread);
+    }
+
     fn take(&mut self, number: u32) -> Box<Thread> {
         if self.thread_state(number).is_none() {
             self.start_thread(number, None, Moment::new(number, 0));
@@ -359,6 +389,9 @@ impl<C: Checker> Engine<C> {
 /// And for the one order of sequencers.
 const SEQUENCERS: u64 = 32;
 
+/// The lock that the program does not have.
+const ADDED_LOCK: u64 = 40;
+
 /// And for the number of a thread.
 fn numbered(thread: u32) -> u64 {
     64 + u64::from(thread)
@@ -370,6 +403,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         Interest {
             accesses: wanted,
             only_unknown: wanted && !self.tell_all,
+            stack: false,
         }
     }
 
@@ -485,6 +519,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
     }
 
     fn hook(&mut self, moment: Moment, registers: &Registers) -> AfterHook {
+        self.pass_added_lock(moment.thread, registers);
         let Some(known) = self.code.known_at(registers.rip) else {
             return AfterHook::Nothing;
         };

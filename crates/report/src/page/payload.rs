@@ -30,12 +30,18 @@ pub fn build(report: &Report, histories: &HashMap<Fingerprint, Vec<Sighting>>) -
         .iter()
         .map(|race| tables.race(report, race, histories))
         .collect();
-    let locks: Vec<Value> = report
+    let problems = report
         .locks
         .iter()
-        .map(|finding| {
-            let calls: Vec<Value> = finding
-                .stacks
+        .map(|finding| (&finding.kind, &finding.text, &finding.stacks));
+    let errors = report
+        .errors
+        .iter()
+        .map(|finding| (&finding.kind, &finding.text, &finding.stacks));
+    let locks: Vec<Value> = problems
+        .chain(errors)
+        .map(|(kind, text, stacks)| {
+            let calls: Vec<Value> = stacks
                 .iter()
                 .map(|call| {
                     json!({
@@ -46,8 +52,8 @@ pub fn build(report: &Report, histories: &HashMap<Fingerprint, Vec<Sighting>>) -
                 })
                 .collect();
             json!({
-                "kind": plain(&finding.kind).replace('-', " "),
-                "text": plain(&finding.text),
+                "kind": plain(kind).replace('-', " "),
+                "text": plain(text),
                 "calls": calls,
             })
         })

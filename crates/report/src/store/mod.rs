@@ -538,6 +538,7 @@ fn head(report: &Report) -> Report {
         started: report.started.clone(),
         races: Vec::new(),
         locks: report.locks.clone(),
+        errors: report.errors.clone(),
         not_checked: report.not_checked.clone(),
         unused_suppressions: report.unused_suppressions.clone(),
         exit: report.exit,

@@ -1,6 +1,7 @@
 //! Running translated code: finding or making the block to enter, what its exits
 //! ask for, and the faults met in it.
 
+use super::observed::Hooked;
 use super::{Pace, Vm};
 use crate::cache::{ExitKind, LINKED, REPEAT, Translation, pages_of};
 use crate::context::{BREAK, reg};
@@ -123,15 +124,18 @@ impl Vm {
                         self.clear_stored_pointers();
                         None
                     }
+                    ExitKind::Hook if self.leaves_out_call() => None,
                     ExitKind::Hook if self.preempts() => Some(SliceEnd::Sequencer),
                     ExitKind::Hook => {
                         self.drain_ring();
-                        if self.hooked() {
-                            Some(SliceEnd::Sequencer)
-                        } else {
-                            host = self.cache.block(exit.block).after_hook;
-                            self.break_again(broken);
-                            continue;
+                        match self.hooked() {
+                            Hooked::SliceEnds => Some(SliceEnd::Sequencer),
+                            Hooked::Elsewhere => None,
+                            Hooked::GoesOn => {
+                                host = self.cache.block(exit.block).after_hook;
+                                self.break_again(broken);
+                                continue;
+                            }
                         }
                     }
                     ExitKind::Complex => {
@@ -164,7 +168,9 @@ impl Vm {
     /// Ends the slice here, if a policy decides (a followed recording knows
     /// better).
     pub(crate) fn give_way(&mut self, end: SliceEnd) -> Option<SliceEnd> {
-        match self.pace {
+        let here = self.here(end == SliceEnd::Sequencer);
+        match &mut self.pace {
+            Pace::Policy { policy, .. } if here.sequencer => policy.ends_here(&here).then_some(end),
             Pace::Policy { .. } => Some(end),
             Pace::Follow(_) => None,
         }

@@ -2,6 +2,7 @@
 
 mod code;
 mod held;
+mod left_out;
 mod observed;
 mod outside;
 mod slices;
@@ -10,6 +11,7 @@ mod steered;
 use crate::cache::{Cache, Spread};
 use crate::clock::Clock;
 use crate::context::{Context, Registers};
+use crate::guard::Guard;
 use crate::io::Io;
 use crate::kernel::Kernel;
 use crate::observe::{AccessEvent, Observer, Sites};
@@ -21,6 +23,7 @@ use crate::translate::{Instrumentation, SLACK, Translator};
 use crate::tree::Tree;
 use crate::{Error, fault, host, memory, watch};
 use code::{HOT, PendingReturn, SAMPLE};
+use left_out::LeftOutCalls;
 use race::Moment;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use steered::CopyState;
@@ -46,10 +49,11 @@ pub enum Stop {
     Reached(Moment),
     /// The recording stops here without an end (the recording vm was killed).
     RecordingEnds,
-    /// Only in a copy: no thread that may run can run. `input` tells that some
+    /// Only in a copy or after `stop_when_stuck`: no thread that may run can
+    /// run. `input` tells that some
     /// thread waits for input the recording does not have.
     Stuck { input: bool },
-    /// Only in a copy: its instructions are used up.
+    /// Only in a copy or after `stop_after`: its instructions are used up.
     Limit,
 }
 
@@ -97,6 +101,9 @@ pub struct Vm {
     /// Iterations of the repeated string instruction under way that belong to
     /// its later parts.
     later_parts: u64,
+    /// Blocks are made larger than the guest asks for.
+    pub(crate) guard: Option<Guard>,
+    pub(crate) guard_failed: Option<RecordError>,
     sample: u64,
     hot_after: u8,
     pub space: Space,
@@ -105,6 +112,8 @@ pub struct Vm {
     pub(crate) current: u32,
     slice: Option<Slice>,
     last_slice: Option<(u32, SliceEnd)>,
+    /// Slices in a row that gave way at once.
+    waits_in_vain: usize,
     /// Instructions granted to the running slice, and how many of them are
     /// still withheld from translated code.
     granted: u64,
@@ -132,6 +141,16 @@ pub struct Vm {
     ending: Option<Ending>,
     pub(crate) tree: Option<Tree>,
     copy: Option<CopyState>,
+    /// Program counters at which a slice may end, and where one just did, by
+    /// thread.
+    preempt: HashSet<u64>,
+    preempted: BTreeMap<u32, u64>,
+    /// Not a copy, but stops where it cannot go on, or after so many
+    /// instructions.
+    stops_when_stuck: bool,
+    stops_after: u64,
+    /// Calls that are not made.
+    left_out: LeftOutCalls,
     /// Guest memory that the system call under way has written.
     pub(crate) kernel_writes: Vec<(u64, usize)>,
     /// A replay does not show the program's output.
@@ -169,6 +188,8 @@ impl Vm {
             alone: false,
             stale: Vec::new(),
             later_parts: 0,
+            guard: None,
+            guard_failed: None,
             sample: SAMPLE,
             hot_after: HOT,
             space: Space::default(),
@@ -176,6 +197,7 @@ impl Vm {
             current: 0,
             slice: None,
             last_slice: None,
+            waits_in_vain: 0,
             granted: 0,
             reserve: 0,
             total: 0,
@@ -195,6 +217,11 @@ impl Vm {
             ending: None,
             tree: None,
             copy: None,
+            preempt: HashSet::new(),
+            preempted: BTreeMap::new(),
+            stops_when_stuck: false,
+            stops_after: u64::MAX,
+            left_out: LeftOutCalls::default(),
             kernel_writes: Vec::new(),
             muted: false,
             before_syscalls: false,
@@ -337,6 +364,9 @@ impl Vm {
             Err(Error::Record(RecordError::Ended(_))) => Ok(Stop::RecordingEnds),
             other => other,
         };
+        if let Some(error) = self.guard_failed.take() {
+            return Err(error.into());
+        }
         let Some(tree) = &self.tree else {
             return result;
         };
@@ -432,18 +462,22 @@ impl Vm {
                 None => match self.next_slice()? {
                     Some(choice) => self.begin_slice(choice),
                     None if self.ended.is_some() => continue,
-                    None if self.copy.is_some() => return Ok(self.stuck()),
+                    None if self.copy.is_some() || self.stops_when_stuck => {
+                        return Ok(self.stuck());
+                    }
                     None => return Ok(Stop::RecordingEnds),
                 },
             };
             let mut part = slice.planned - slice.done;
-            if let Some(copy) = &self.copy {
-                let left = copy.limit.saturating_sub(self.instructions());
-                if left == 0 {
-                    return Ok(Stop::Limit);
-                }
-                part = part.min(left);
+            let limit = self
+                .copy
+                .as_ref()
+                .map_or(self.stops_after, |copy| copy.limit);
+            let left = limit.saturating_sub(self.instructions());
+            if left == 0 {
+                return Ok(Stop::Limit);
             }
+            part = part.min(left);
             if let Some(until) = until
                 && until.thread == slice.thread
             {

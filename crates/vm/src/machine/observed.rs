@@ -11,6 +11,16 @@ use crate::{layout, memory};
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use race::Moment;
 
+/// What becomes of a block that began with a hook.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hooked {
+    GoesOn,
+    /// Before its first instruction.
+    SliceEnds,
+    /// The call is not made.
+    Elsewhere,
+}
+
 impl Vm {
     /// Adds an analysis. Observers are added before the guest runs.
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
@@ -24,19 +34,29 @@ impl Vm {
         self.instrumentation.accesses = !interests.is_empty();
         // There is one shadow, and who has none needs every access.
         self.instrumentation.only_unknown = interests.len() == 1 && interests[0].only_unknown;
+        self.instrumentation.stack = interests.iter().any(|interest| interest.stack);
         self.flush_cache();
-        let code: Vec<_> = self
-            .space
+        for (range, path, offset) in self.mapped_code() {
+            self.tell_code_mapped(range, &path, offset);
+        }
+    }
+
+    /// Executable code of files, with where in them it is.
+    fn mapped_code(
+        &self,
+    ) -> Vec<(
+        std::ops::Range<u64>,
+        std::sync::Arc<std::path::PathBuf>,
+        u64,
+    )> {
+        self.space
             .mappings()
             .filter(|(_, mapping)| mapping.protection & libc::PROT_EXEC != 0)
             .filter_map(|(range, mapping)| match &mapping.backing {
                 Backing::File { path, offset } => Some((range, path.clone(), *offset)),
                 _ => None,
             })
-            .collect();
-        for (range, path, offset) in code {
-            self.tell_code_mapped(range, &path, offset);
-        }
+            .collect()
     }
 
     /// A replay from here on does not show what the program writes.
@@ -136,15 +156,26 @@ impl Vm {
         }
     }
 
+    /// Control reached an address that somebody asked for.
+    pub(super) fn hooked(&mut self) -> Hooked {
+        let hooked = self.tell_hooked();
+        if hooked == Hooked::GoesOn
+            && let Some(guard) = &self.guard
+        {
+            guard.enlarge(&mut self.context.regs);
+        }
+        hooked
+    }
+
     /// Control reached an address an observer asked for, or returned from
-    /// there. Says whether the slice ends before the instruction.
-    pub(super) fn hooked(&mut self) -> bool {
+    /// there.
+    fn tell_hooked(&mut self) -> Hooked {
         let moment = self.moment();
         let regs = self.context.regs;
         let stack = regs.gpr[reg::RSP];
         let thread = self.current;
         if self.stopped_at.get(&thread) == Some(&moment) {
-            return false;
+            return Hooked::GoesOn;
         }
         let mut returned = Vec::new();
         self.returns.retain(|pending| {
@@ -163,21 +194,30 @@ impl Vm {
             }
         }
         if !self.entries.contains(&regs.rip) {
-            return false;
+            return Hooked::GoesOn;
         }
-        let mut follow = false;
+        let (mut follow, mut skip) = (false, false);
         let mut hold = None;
         let mut release = None;
         for observer in &mut self.observers {
             match observer.hook(moment, &regs) {
                 AfterHook::Nothing => {}
                 AfterHook::TellReturn => follow = true,
+                AfterHook::SkipCall => skip = self.copy.is_some(),
                 AfterHook::Hold(patience) => hold = Some(patience),
                 AfterHook::Release(thread) => release = Some(thread),
             }
         }
         self.take_more_hooks();
-        if follow && let Ok(back) = memory::get::<u64>(stack) {
+        let Ok(back) = memory::get::<u64>(stack) else {
+            return Hooked::GoesOn;
+        };
+        if skip {
+            self.context.regs.rip = back;
+            self.context.regs.gpr[reg::RSP] = stack + 8;
+            return Hooked::Elsewhere;
+        }
+        if follow {
             self.returns.push(PendingReturn {
                 thread,
                 stack: stack + 8,
@@ -188,7 +228,7 @@ impl Vm {
         }
         // A followed recording knows better who runs.
         if !matches!(self.pace, Pace::Policy { .. }) {
-            return false;
+            return Hooked::GoesOn;
         }
         let mut stops = false;
         if let Some(other) = release {
@@ -200,8 +240,9 @@ impl Vm {
         }
         if stops {
             self.stopped_at.insert(thread, moment);
+            return Hooked::SliceEnds;
         }
-        stops
+        Hooked::GoesOn
     }
 
     pub(crate) fn tell_unmapped(&mut self, range: std::ops::Range<u64>) {
@@ -259,9 +300,33 @@ impl Vm {
         for observer in &mut self.observers {
             wanted.extend(observer.code_mapped(range.clone(), path, offset));
         }
+        self.guard_code(&range, path, offset);
         for pc in wanted {
             self.entries.insert(pc);
             self.add_hook(pc);
+        }
+    }
+
+    /// Finds the functions of allocators in code that was mapped.
+    fn guard_code(&mut self, range: &std::ops::Range<u64>, path: &std::path::Path, offset: u64) {
+        let Some(guard) = &mut self.guard else {
+            return;
+        };
+        match guard.mapped(range, path, offset) {
+            Ok(pcs) => {
+                for pc in pcs {
+                    self.add_hook(pc);
+                }
+            }
+            // A recording that lacks it would not replay.
+            Err(error) => self.guard_failed = Some(error),
+        }
+    }
+
+    /// The same for all code that is mapped already.
+    pub(crate) fn guard_loaded_code(&mut self) {
+        for (range, path, offset) in self.mapped_code() {
+            self.guard_code(&range, &path, offset);
         }
     }
 

@@ -1,6 +1,7 @@
 //! The world outside the guest: waiting until a thread can run, looking for what
 //! arrived, signals sent from outside, and flushing the recording in time.
 
+use super::slices::ROUNDS_OF_WAITING;
 use super::{Pace, Vm};
 use crate::record::Step;
 use crate::thread::{State, WaitOn};
@@ -14,6 +15,11 @@ pub(super) const RETRY_INTERVAL: u64 = 500_000;
 pub(super) const FLUSH_INTERVAL: u64 = 100_000_000;
 
 impl Vm {
+    fn let_time_pass(&mut self, nanoseconds: u64) -> Result<(), Error> {
+        self.clock.jumped += nanoseconds;
+        self.note(Step::Advance(nanoseconds))
+    }
+
     /// Threads that can run, waiting for time or the outside if there are
     /// none.
     pub(super) fn wait_for_runnable(&mut self) -> Result<Vec<u32>, Error> {
@@ -34,7 +40,7 @@ impl Vm {
                 .as_ref()
                 .is_some_and(|tree| tree.ordered || tree.forked);
             for (id, thread) in &self.threads {
-                if self.is_frozen(*id) || self.is_held(*id) {
+                if self.is_frozen(*id) || self.is_held(*id) || self.policy_holds(*id) {
                     continue;
                 }
                 match &thread.state {
@@ -52,6 +58,16 @@ impl Vm {
                     }
                     State::Exited => {}
                 }
+            }
+            // Threads that do nothing but yield wait for somebody who sleeps.
+            if self.waits_in_vain > ROUNDS_OF_WAITING * runnable.len()
+                && !outside
+                && !runnable.is_empty()
+                && let Some(deadline) = next_deadline
+            {
+                self.waits_in_vain = 0;
+                self.let_time_pass(deadline.saturating_sub(now))?;
+                continue;
             }
             if !runnable.is_empty() {
                 for id in &runnable {
@@ -83,11 +99,11 @@ impl Vm {
                 // Nothing else comes from outside into a copy: time just
                 // passes.
                 Some(deadline) if !outside || self.copy.is_some() => {
-                    let jump = deadline.saturating_sub(now);
-                    self.clock.jumped += jump;
-                    self.note(Step::Advance(jump))?;
+                    self.let_time_pass(deadline.saturating_sub(now))?;
                 }
+                _ if self.lets_go() => {}
                 _ if self.copy.is_some() => return Ok(runnable),
+                None if self.stops_when_stuck && !outside => return Ok(runnable),
                 deadline => {
                     // Nothing can happen here before the outside moves (or a
                     // timer that runs with it).
@@ -95,9 +111,7 @@ impl Vm {
                     self.give_turn(true);
                     let before = host_nanoseconds();
                     self.look_outside(deadline.map(|deadline| deadline.saturating_sub(now)))?;
-                    let passed = host_nanoseconds() - before;
-                    self.clock.jumped += passed;
-                    self.note(Step::Advance(passed))?;
+                    self.let_time_pass(host_nanoseconds() - before)?;
                 }
             }
         }

@@ -23,6 +23,12 @@ pub(super) const SHARING_SLICE: u64 = 2_000_000;
 /// No slice is longer: records of accesses carry half of the counter.
 pub(super) const LONGEST_SLICE: u64 = 1 << 30;
 
+/// A slice that gave way after fewer instructions only waited.
+const SHORT_WAIT: u64 = 1000;
+
+/// Times round all threads that may do nothing but wait.
+pub(super) const ROUNDS_OF_WAITING: usize = 8;
+
 impl Vm {
     /// Instructions the slice under way has left.
     pub(crate) fn left_in_slice(&self) -> u64 {
@@ -73,6 +79,12 @@ impl Vm {
     /// Writes the slice down, or compares it with the recorded one.
     pub(super) fn finish_slice(&mut self, slice: Slice, end: SliceEnd) -> Result<(), Error> {
         self.last_slice = Some((slice.thread, end));
+        self.context.gives_way = 0;
+        self.waits_in_vain = if end == SliceEnd::Yielded && slice.done < SHORT_WAIT {
+            self.waits_in_vain + 1
+        } else {
+            0
+        };
         if end == SliceEnd::Exited {
             self.threads.remove(&slice.thread);
         }
@@ -82,6 +94,10 @@ impl Vm {
                 instructions: slice.done,
             });
         }
+        // Nobody reads what a copy would write down.
+        if matches!(self.pace, Pace::Policy { steps: None, .. }) {
+            return Ok(());
+        }
         let check = self.check();
         let step = Step::Slice {
             thread: slice.thread,
@@ -89,7 +105,8 @@ impl Vm {
             check,
         };
         match &mut self.pace {
-            Pace::Policy { steps, .. } => {
+            Pace::Policy { steps, policy } => {
+                policy.ran(slice.thread, slice.done);
                 if let Some(steps) = steps {
                     steps.push(&step)?;
                 }
@@ -189,23 +206,33 @@ impl Vm {
             self.flushed_at = now;
             self.flush_recording()?;
         }
-        self.give_turn(false);
-        let runnable = self.wait_for_runnable()?;
-        if self.ended.is_some() {
-            return Ok(None);
-        }
-        self.take_turn()?;
-        if runnable.is_empty() {
-            return Ok(None);
-        }
-        let last = self.last_slice;
-        let Pace::Policy { policy, .. } = &mut self.pace else {
-            unreachable!("following is handled above");
+        let mut last = self.last_slice;
+        let (mut choice, runnable) = loop {
+            self.give_turn(false);
+            let runnable = self.wait_for_runnable()?;
+            if self.ended.is_some() {
+                return Ok(None);
+            }
+            self.take_turn()?;
+            if runnable.is_empty() {
+                return Ok(None);
+            }
+            let Pace::Policy { policy, .. } = &mut self.pace else {
+                unreachable!("following is handled above");
+            };
+            let choice = policy.choose(&runnable, last.take());
+            if choice.instructions == 0 {
+                // Whoever could run is held.
+                continue;
+            }
+            if policy.is_exact() {
+                return Ok(Some(choice));
+            }
+            break (choice, runnable);
         };
-        let mut choice = policy.choose(&runnable, last);
-        if policy.is_exact() {
-            return Ok(Some(choice));
-        }
+        // Where everybody only waits, turns are taken at full length again.
+        let patient = self.waits_in_vain <= ROUNDS_OF_WAITING * runnable.len();
+        self.context.gives_way = u64::from(runnable.len() > 1 && patient);
         if runnable.len() == 1 && self.held.is_empty() {
             choice.instructions = if self.takes_turns() {
                 SHARING_SLICE

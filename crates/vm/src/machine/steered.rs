@@ -3,11 +3,13 @@
 
 use super::{Pace, Slice, Stop, Vm};
 use crate::Error;
+use crate::context::reg;
+use crate::kernel::signal::SignalInfo;
 use crate::record::Step;
-use crate::schedule::{Choice, Policy, Recorded, SliceEnd};
+use crate::schedule::{Choice, Here, Policy, Recorded, SliceEnd};
 use crate::thread::State;
 use race::Moment;
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 /// What makes a vm a copy (see `snapshot`).
 pub(super) struct CopyState {
@@ -21,9 +23,6 @@ pub(super) struct CopyState {
     pub(super) tracked: bool,
     /// Virtual time up to which arrivals have been looked for.
     pub(super) looked_at: u64,
-    /// Program counters at which a slice may end, and where one just did.
-    pub(super) preempt: HashSet<u64>,
-    pub(super) preempted: Option<Moment>,
 }
 
 impl Vm {
@@ -51,9 +50,9 @@ impl Vm {
                 slices: Vec::new(),
                 tracked: true,
                 looked_at: self.now(),
-                preempt: HashSet::new(),
-                preempted: None,
             });
+            self.preempt.clear();
+            self.preempted.clear();
         }
         self.limit(instructions);
         Ok(())
@@ -118,28 +117,80 @@ impl Vm {
         slices
     }
 
-    /// In a copy: slices may end before the instructions at these addresses,
-    /// as they do at sequencers.
+    /// Slices may end before the instructions at these addresses, as they do
+    /// at sequencers, if a policy decides.
     pub fn preempt_at(&mut self, pcs: impl IntoIterator<Item = u64>) {
         for pc in pcs {
-            if let Some(copy) = &mut self.copy {
-                copy.preempt.insert(pc);
-            }
+            self.preempt.insert(pc);
             self.add_hook(pc);
+        }
+    }
+
+    /// Where the running thread is, for a policy.
+    pub(super) fn here(&self, sequencer: bool) -> Here {
+        Here {
+            moment: self.moment(),
+            pc: self.context.regs.rip,
+            stack: self.context.regs.gpr[reg::RSP],
+            sequencer,
+        }
+    }
+
+    /// `run` comes back where every thread waits for another one, instead of
+    /// waiting with them.
+    pub fn stop_when_stuck(&mut self) {
+        self.stops_when_stuck = true;
+    }
+
+    /// `run` comes back after this many instructions of all threads.
+    pub fn stop_after(&mut self, instructions: u64) {
+        self.stops_after = instructions;
+    }
+
+    /// Ends the guest where it is, as by `kill -KILL` from outside, so that its
+    /// recording has an end.
+    pub fn kill(&mut self) -> Result<Stop, Error> {
+        if let Some(slice) = self.slice.take().filter(|slice| slice.done > 0) {
+            self.finish_slice(slice, SliceEnd::Interrupted)?;
+        }
+        const SI_USER: i32 = 0;
+        let info = SignalInfo::new(libc::SIGKILL, SI_USER).recorded();
+        self.signal_from_outside(0, &info)?;
+        self.note(Step::Signal { thread: 0, info })?;
+        self.stops_after = u64::MAX;
+        while self.lets_go() {}
+        self.run(None)
+    }
+
+    pub(super) fn policy_holds(&self, thread: u32) -> bool {
+        match &self.pace {
+            Pace::Policy { policy, .. } => policy.holds(thread),
+            Pace::Follow(_) => false,
+        }
+    }
+
+    pub(super) fn lets_go(&mut self) -> bool {
+        match &mut self.pace {
+            Pace::Policy { policy, .. } => policy.lets_go(),
+            Pace::Follow(_) => false,
         }
     }
 
     /// Ends the slice here, before an instruction of `preempt_at`; once.
     pub(super) fn preempts(&mut self) -> bool {
-        let (moment, pc) = (self.moment(), self.context.regs.rip);
-        let Some(copy) = &mut self.copy else {
+        let here = self.here(false);
+        let Pace::Policy { policy, .. } = &mut self.pace else {
             return false;
         };
-        if !copy.preempt.contains(&pc) || copy.preempted == Some(moment) || self.before_syscalls {
+        let Moment { thread, count, .. } = here.moment;
+        if !self.preempt.contains(&here.pc)
+            || self.preempted.get(&thread) == Some(&count)
+            || self.before_syscalls
+        {
             return false;
         }
-        copy.preempted = Some(moment);
-        true
+        self.preempted.insert(thread, count);
+        policy.ends_here(&here)
     }
 
     /// In a copy: holds a thread back, or lets it go on.
@@ -214,6 +265,10 @@ impl Vm {
         }
         self.before_syscalls = to_sequencer;
         self.break_off_slice();
+        // Whoever asks for this thread means its next instruction, also where
+        // slices may end.
+        let next = self.executed(thread);
+        self.preempted.insert(thread, next);
         let slice = self.begin_slice(Choice {
             thread,
             instructions,

@@ -25,6 +25,8 @@ pub struct Interest {
     pub accesses: bool,
     /// Of those, leave out what the observer's shadow words know (`known`).
     pub only_unknown: bool,
+    /// Stack bookkeeping as well.
+    pub stack: bool,
 }
 
 /// One access to memory.
@@ -77,6 +79,9 @@ pub enum AfterHook {
     Nothing,
     /// Tell me when this function returns.
     TellReturn,
+    /// In a copy: the call returns at once, without being made. Anywhere else
+    /// nothing, because an observer never changes a recorded execution.
+    SkipCall,
     /// While recording: the thread waits here, before the instruction, until
     /// it is released or patience is over.
     Hold(Patience),

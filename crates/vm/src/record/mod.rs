@@ -114,6 +114,41 @@ pub struct Manifest {
     pub schedule: String,
     pub seed: u64,
     pub quantum: u64,
+    /// Calls that were not made (`deadheat whatif --remove-sync`); a replay
+    /// does not make them either.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
+    /// Bytes added to every block that an allocator is asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<u64>,
+}
+
+/// Calls of one function that return at once, without having done anything.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// Where the function begins.
+    pub function: u64,
+    /// Return addresses of the calls, or of the calls that led to them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub callers: Vec<u64>,
+    pub role: Role,
+}
+
+/// What a function is to a lock that is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// It takes the lock of its first argument. The call is left out if
+    /// `callers` has it.
+    Takes,
+    /// It gives back the lock of its first argument. The call is left out if
+    /// this thread's call that took it was.
+    Gives,
+    /// It gives back the lock of its second argument, waits, and takes it
+    /// again. The call is made; the lock is held for good afterwards.
+    Waits,
+    /// It does neither. The call is left out if `callers` has it.
+    Stands,
 }
 
 /// Byte strings as JSON text where they are UTF-8, else as arrays of numbers:
@@ -181,6 +216,12 @@ pub struct Recording {
 }
 
 impl Recording {
+    /// The program that was recorded.
+    pub fn program_path(&self) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        std::ffi::OsStr::from_bytes(&self.manifest.program).into()
+    }
+
     pub fn create(directory: &Path, manifest: Manifest) -> Result<Self, RecordError> {
         let mut builder = fs::DirBuilder::new();
         builder.mode(0o700);

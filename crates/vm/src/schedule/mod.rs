@@ -15,6 +15,7 @@ mod sequencer;
 pub use recorded::Recorded;
 pub use script::Script;
 
+use race::Moment;
 use std::fmt;
 use std::str::FromStr;
 
@@ -40,6 +41,18 @@ pub struct Choice {
     pub instructions: u64,
 }
 
+/// A place where a slice may end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Here {
+    pub moment: Moment,
+    /// The instruction that comes next.
+    pub pc: u64,
+    pub stack: u64,
+    /// A locked instruction or a system call has just been executed; otherwise
+    /// the next instruction is one of `Vm::preempt_at`.
+    pub sequencer: bool,
+}
+
 pub trait Policy {
     /// Chooses among `runnable` (never empty, ascending). `last` is the thread
     /// that ran before and why it stopped; nothing at the very start.
@@ -53,6 +66,27 @@ pub trait Policy {
     /// Its choices are to be taken to the letter: not made longer where only
     /// one thread can run, nor shorter for a timer.
     fn is_exact(&self) -> bool {
+        false
+    }
+
+    /// A slice is over: a thread has executed this many instructions.
+    fn ran(&mut self, _thread: u32, _instructions: u64) {}
+
+    /// The slice ends here.
+    fn ends_here(&mut self, _here: &Here) -> bool {
+        true
+    }
+
+    /// The thread is not to run for now, even if it could: others go on, and
+    /// time passes. A policy that holds threads may choose nobody (a slice of
+    /// no instructions); it is then asked again.
+    fn holds(&self, _thread: u32) -> bool {
+        false
+    }
+
+    /// Nobody else can go on: gives up holding a thread. False if it holds
+    /// none.
+    fn lets_go(&mut self) -> bool {
         false
     }
 }

@@ -32,15 +32,14 @@ pub(super) struct Unknown {
 }
 
 impl Translator {
-    /// Memory operands of an instruction that an observer of accesses sees.
-    pub(super) fn accesses(&mut self, instruction: &Instruction) -> Vec<Operand> {
+    /// Memory operands of an instruction that an observer of accesses sees;
+    /// with `all` also those that pushes, pops, calls and returns imply.
+    pub(super) fn accesses(&mut self, instruction: &Instruction, all: bool) -> Vec<Operand> {
         let mut operands = Vec::new();
-        if !touches_memory(instruction) {
+        if !all && !touches_memory(instruction) {
             return operands;
         }
-        let stack = instruction.is_stack_instruction()
-            || matches!(instruction.flow_control(), FlowControl::Return)
-            || is_call(instruction);
+        let stack = !all && implies_stack(instruction);
         let locked = is_locked(instruction);
         for memory in self.info.info(instruction).used_memory() {
             // Pushes, pops, return addresses: the thread's own stack.
@@ -90,7 +89,7 @@ impl Translator {
         if told == Told::Nothing {
             return;
         }
-        for operand in self.accesses(instruction) {
+        for operand in self.accesses(instruction, builder.stack) {
             let site = sites.add(AccessSite {
                 pc: instruction.ip(),
                 size: operand.size,
@@ -261,6 +260,13 @@ impl Translator {
         .unwrap_or_default();
         self.encode(builder, &sum);
     }
+}
+
+/// Pushes, pops, calls and returns touch the stack besides what they name.
+fn implies_stack(instruction: &Instruction) -> bool {
+    instruction.is_stack_instruction()
+        || matches!(instruction.flow_control(), FlowControl::Return)
+        || is_call(instruction)
 }
 
 /// A memory operand as an observer sees it.

@@ -31,6 +31,8 @@ pub(super) struct Builder<'a> {
     pub(super) records: bool,
     /// Accesses the observer knows do not.
     pub(super) only_unknown: bool,
+    /// Stack bookkeeping is told as well.
+    pub(super) stack: bool,
     /// Registers that no instruction of the block names, borrowed from its
     /// beginning to wherever it is left; the guest's values are in the spill
     /// slots.
@@ -42,6 +44,8 @@ pub(super) struct Builder<'a> {
     pub(super) instruction_pc: u64,
     pub(super) cache: &'a Cache,
     pub(super) variant: u32,
+    /// The block's end goes back to a loop that only waits.
+    pub(super) waits: bool,
     /// Code behind the block that it depends on.
     pub(super) seen: Vec<std::ops::Range<u64>>,
 }
@@ -70,6 +74,8 @@ pub(super) enum StubKind {
     },
     /// The unlikely side of a branch in a trace.
     SideExit(u64),
+    /// A loop that waits repeats: gives way if there is anybody to wait for.
+    Wait,
 }
 
 impl Stub {
@@ -260,6 +266,21 @@ impl Builder<'_> {
         self.direct.push((from, target, self.instruction_pc));
     }
 
+    /// The jump at `from` goes back to a loop that waits at `target`.
+    pub(super) fn repeat_wait(&mut self, from: u64, done: u16, target: u64) {
+        self.index = done;
+        let adjust = self.correction();
+        self.stubs.push(Stub {
+            from,
+            kind: StubKind::Wait,
+            pc: target,
+            done,
+            adjust,
+            restore_flags: false,
+            borrowed: Vec::new(),
+        });
+    }
+
     pub(super) fn branch_direct(&mut self, condition: u8, target: u64) {
         let from = self.code.jump_if(condition, self.cache.common_exit);
         self.direct.push((from, target, self.instruction_pc));
@@ -369,6 +390,19 @@ impl Builder<'_> {
                         _ => ExitKind::RingFull,
                     };
                     self.leave(kind, pc, 0, adjust);
+                }
+                StubKind::Wait => {
+                    // The flags may be alive.
+                    self.spill(reg::RCX);
+                    self.code.load(reg::RCX, Emitter::field(offset::GIVES_WAY));
+                    // jrcxz past the exit
+                    self.code.raw(&[0xe3, 0]);
+                    let on = self.code.here() - 1;
+                    self.unspill(reg::RCX);
+                    self.leave(ExitKind::Pause, pc, 0, adjust);
+                    self.code.patch_rel8_here(on);
+                    self.unspill(reg::RCX);
+                    self.jump_direct(pc);
                 }
                 StubKind::SideExit(target) => {
                     for register in borrowed {

@@ -10,6 +10,8 @@ pub(super) struct Decoded {
     pub(super) steps: Vec<Step>,
     pub(super) hook: bool,
     pub(super) complex: bool,
+    /// The end goes back to a loop that only waits (`spin`).
+    pub(super) waits: bool,
     pub(super) end: End,
     /// Where execution goes on if the block does not end with a branch.
     pub(super) next: u64,
@@ -59,12 +61,14 @@ pub(super) fn decode(
     fetch: Fetch,
     instrumentation: &Instrumentation,
     likely: &dyn Fn(u64, u64) -> bool,
+    is_spin: &mut dyn FnMut(u64) -> bool,
 ) -> Decoded {
     let mut decoded = Decoded {
         steps: Vec::with_capacity(16),
         hook: instrumentation.hooks.contains(&pc),
         complex: false,
         end: End::Continue,
+        waits: false,
         next: pc,
     };
     let mut calls = Vec::new();
@@ -109,7 +113,10 @@ pub(super) fn decode(
         };
         decoded.next = instruction.next_ip();
         let full = decoded.steps.len() + 1 == limit;
-        if end != End::Continue && shape == Shape::Trace && !full {
+        let target = instruction.near_branch_target();
+        decoded.waits =
+            matches!(end, End::Jump | End::Conditional) && target <= at && is_spin(target);
+        if end != End::Continue && shape == Shape::Trace && !full && !decoded.waits {
             follow(&mut step, end, &mut decoded.next, &mut calls, likely);
         }
         let followed = step.then != Then::Next;

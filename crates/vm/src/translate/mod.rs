@@ -31,6 +31,7 @@ mod accesses;
 mod build;
 mod decode;
 mod kind;
+mod spin;
 
 use crate::cache::{Cache, ExitKind, LINKED, REPEAT, Translation};
 use crate::context::{offset, reg};
@@ -83,6 +84,8 @@ pub struct Instrumentation {
     pub accesses: bool,
     /// Leave out those that the observer knows (`observe/known.rs`).
     pub only_unknown: bool,
+    /// Write what pushes, pops, calls and returns do as well.
+    pub stack: bool,
     /// Leave after every locked instruction.
     pub sequencers: bool,
     /// Addresses at which control goes to the vm first.
@@ -129,7 +132,17 @@ impl Translator {
             _ => (variant as usize).min(MAX_BLOCK),
         };
         let likely = |branch: u64, target: u64| cache.was_taken(branch, target);
-        let mut decoded = decode(pc, limit, shape, fetch, instrumentation, &likely);
+        let info = &mut self.info;
+        let mut is_spin = |head| spin::is_spin(info, head, fetch);
+        let mut decoded = decode(
+            pc,
+            limit,
+            shape,
+            fetch,
+            instrumentation,
+            &likely,
+            &mut is_spin,
+        );
         if variant == REPEAT {
             // Hooks and accesses were seen to before.
             decoded.hook = false;
@@ -149,6 +162,7 @@ impl Translator {
             counted: false,
             records: instrumentation.accesses,
             only_unknown: instrumentation.only_unknown && variant == LINKED,
+            stack: instrumentation.stack,
             borrowed: Vec::new(),
             unknown: Vec::new(),
             after_hook: 0,
@@ -156,6 +170,7 @@ impl Translator {
             instruction_pc: pc,
             cache,
             variant,
+            waits: false,
             seen: Vec::new(),
         };
         self.build(&mut builder, &decoded, fetch, instrumentation, sites, told);
@@ -215,6 +230,7 @@ impl Translator {
             }
             match step.then {
                 Then::Next if index == last && decoded.end != End::Continue => {
+                    builder.waits = decoded.waits;
                     self.end(builder, instruction, step.bytes(), decoded.end);
                 }
                 Then::Next => self.copy(builder, instruction, step.bytes()),
@@ -380,10 +396,21 @@ impl Translator {
         let next = instruction.next_ip();
         let done = builder.index + 1;
         match end {
+            End::Jump if builder.waits => {
+                let from = builder.code.jump(builder.cache.common_exit);
+                builder.repeat_wait(from, done, instruction.near_branch_target());
+            }
             End::Jump => builder.jump_direct(instruction.near_branch_target()),
             End::Conditional => {
                 if let Some(number) = condition_number(instruction) {
-                    builder.branch_direct(number, instruction.near_branch_target());
+                    let target = instruction.near_branch_target();
+                    if builder.waits {
+                        let common_exit = builder.cache.common_exit;
+                        let from = builder.code.jump_if(number, common_exit);
+                        builder.repeat_wait(from, done, target);
+                    } else {
+                        builder.branch_direct(number, target);
+                    }
                 } else {
                     // jrcxz, loop…: short only, so hop over a long jump.
                     builder.code.raw(&bytes[..bytes.len() - 1]);

@@ -9,10 +9,11 @@ use std::io::IsTerminal;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::rc::Rc;
 use timeline::gdb::{Door, Landmarks, Session};
 use timeline::{Alternative, Timeline};
 use vm::Stop;
-use vm::record::Recording;
+use vm::record::{ProcessStatus, Recording};
 use vm::schedule::Choice;
 
 /// How far an order is followed after the race, in instructions.
@@ -26,7 +27,7 @@ pub struct RaceArguments {
     #[arg(long, value_name = "RACE")]
     race: Option<String>,
     /// Play the accesses of the race in this order
-    #[arg(long, value_name = "ORDER", requires = "race")]
+    #[arg(long, value_name = "ORDER")]
     order: Option<OrderName>,
     /// Which instance of the race, counted from 1 [default: the one the report
     /// tells of]
@@ -45,7 +46,7 @@ pub struct RaceArguments {
     allow_write: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum OrderName {
     /// As in the recording
     Recorded,
@@ -54,8 +55,12 @@ enum OrderName {
 }
 
 impl RaceArguments {
+    pub fn wants_gdb(&self) -> bool {
+        self.gdb.is_some()
+    }
+
     pub fn is_asked_for(&self) -> bool {
-        self.race.is_some() || self.gdb.is_some()
+        self.race.is_some() || self.gdb.is_some() || self.order.is_some()
     }
 }
 
@@ -63,6 +68,27 @@ impl RaceArguments {
 pub enum Next {
     Done(i32),
     Show(Moment),
+}
+
+/// Serves one piece of evidence to gdb.
+pub fn evidence(directory: &Path, number: u32, arguments: &RaceArguments) -> Result<i32, Failure> {
+    let recording = Recording::open(directory)?;
+    let failure = |error: explore::Error| Failure {
+        code: race::exit_code::FAILURE,
+        message: error.to_string(),
+    };
+    let witness = explore::read_evidence(&recording, number).map_err(failure)?;
+    let swapped = arguments.order != Some(OrderName::Recorded);
+    let scripted = witness.script(&recording, swapped).map_err(failure)?;
+    let plan = Plan {
+        recording: &recording,
+        race: None,
+        instance: Some(witness.occurrence.instance),
+        way: Some(Way::of_evidence(number, scripted)),
+        until: None,
+        allow_write: arguments.allow_write,
+    };
+    debug(&plan, arguments.gdb.as_deref().unwrap_or_default())
 }
 
 pub fn run(
@@ -88,7 +114,11 @@ pub fn run(
             recording: &recording,
             race: race.as_ref(),
             instance,
-            script: script.zip(arguments.order),
+            way: script
+                .as_ref()
+                .zip(arguments.order)
+                .zip(instance)
+                .map(|((script, order), instance)| Way::of_order(script, order, instance)),
             until,
             allow_write: arguments.allow_write,
         };
@@ -167,24 +197,26 @@ fn script(
         .map_err(|why| failure(format!("this order cannot be played: {why}")))
 }
 
-/// What gdb is to be shown.
-struct Plan<'a> {
-    recording: &'a Recording,
-    race: Option<&'a Race>,
-    instance: Option<Instance>,
-    script: Option<(reorder::Script, OrderName)>,
-    until: Option<Moment>,
-    allow_write: bool,
+/// An execution that leaves the recording.
+struct Way {
+    alternative: Alternative,
+    /// Where both accesses are about to be made, and where only the other one
+    /// still is.
+    point: u64,
+    between: u64,
+    swapped: bool,
+    title: String,
 }
 
-impl Plan<'_> {
-    fn session(&self) -> Result<Session, timeline::Error> {
-        let alternative = self
-            .script
-            .as_ref()
-            .zip(self.instance)
-            .map(|((script, _), instance)| Alternative {
-                leave: instance.first,
+impl Way {
+    fn of_order(script: &reorder::Script, order: OrderName, instance: Instance) -> Way {
+        let words = match order {
+            OrderName::Recorded => "in recorded order",
+            OrderName::Swapped => "swapped",
+        };
+        Way {
+            alternative: Alternative {
+                leave: Some(instance.first),
                 tick: script.left_at,
                 slices: script
                     .slices
@@ -194,7 +226,58 @@ impl Plan<'_> {
                         instructions: *instructions,
                     })
                     .collect(),
-            });
+                inputs: None,
+                ending: None,
+            },
+            point: script.point,
+            between: script.between,
+            swapped: order == OrderName::Swapped,
+            title: format!("{words}; {}", script.ending),
+        }
+    }
+
+    fn of_evidence(number: u32, scripted: explore::Scripted) -> Way {
+        let words = if scripted.swapped {
+            "swapped"
+        } else {
+            "in recorded order"
+        };
+        Way {
+            title: format!(
+                "evidence {number}, {words}; the program {}",
+                scripted.ending.describe()
+            ),
+            alternative: Alternative {
+                leave: scripted.leave,
+                tick: scripted.left_at,
+                slices: scripted.slices,
+                inputs: Some(Rc::new(scripted.inputs)),
+                ending: match scripted.ending {
+                    explore::Ending::Killed { signal, .. } => Some(ProcessStatus::Killed(signal)),
+                    explore::Ending::Exited(code) => Some(ProcessStatus::Exited(code)),
+                    _ => None,
+                },
+            },
+            point: scripted.point,
+            between: scripted.between,
+            swapped: scripted.swapped,
+        }
+    }
+}
+
+/// What gdb is to be shown.
+struct Plan<'a> {
+    recording: &'a Recording,
+    race: Option<&'a Race>,
+    instance: Option<Instance>,
+    way: Option<Way>,
+    until: Option<Moment>,
+    allow_write: bool,
+}
+
+impl Plan<'_> {
+    fn session(&self) -> Result<Session, timeline::Error> {
+        let alternative = self.way.as_ref().map(|way| way.alternative.clone());
         let mut timeline = Timeline::new(self.recording, alternative)?;
         let landmarks = self.landmarks(&timeline);
         let start = landmarks
@@ -212,13 +295,15 @@ impl Plan<'_> {
     }
 
     fn landmarks(&self, timeline: &Timeline) -> Landmarks {
-        let (Some(race), Some(instance)) = (self.race, self.instance) else {
+        let Some(instance) = self.instance else {
             return Landmarks::default();
         };
-        let [one, other] = report::between(race);
-        let title = format!("race {}: {one} / {other}", race.id);
+        let title = self.race.map_or_else(String::new, |race| {
+            let [one, other] = report::between(race);
+            format!("race {}: {one} / {other}", race.id)
+        });
         let (first, second) = (instance.first.thread, instance.second.thread);
-        match &self.script {
+        match &self.way {
             None => Landmarks {
                 title,
                 first: timeline
@@ -231,17 +316,18 @@ impl Plan<'_> {
                     .map(|tick| (tick, Some(second))),
                 point: None,
             },
-            Some((script, order)) => {
-                let (point, after) = (script.point, script.between);
-                let (words, ticks) = match order {
-                    OrderName::Recorded => ("in recorded order", (point, after)),
-                    OrderName::Swapped => ("swapped", (after, point)),
+            Some(way) => {
+                let ticks = if way.swapped {
+                    (way.between, way.point)
+                } else {
+                    (way.point, way.between)
                 };
+                let comma = if title.is_empty() { "" } else { ", " };
                 Landmarks {
-                    title: format!("{title}, {words}; {}", script.ending),
+                    title: format!("{title}{comma}{}", way.title),
                     first: Some((ticks.0, Some(first))),
                     second: Some((ticks.1, Some(second))),
-                    point: Some(point),
+                    point: Some(way.point),
                 }
             }
         }

@@ -33,6 +33,13 @@ impl Default for Counter {
 mod tests {
     use super::*;
 
+    /// Long enough for the two to meet, however fast the code is.
+    const ROUNDS: usize = if cfg!(debug_assertions) {
+        50_000
+    } else {
+        5_000_000
+    };
+
     #[test]
     fn two_threads_count() {
         let mut counter = Counter::new();
@@ -41,7 +48,7 @@ mod tests {
             for _ in 0..2 {
                 scope.spawn(|| {
                     start.wait();
-                    for _ in 0..50_000 {
+                    for _ in 0..ROUNDS {
                         counter.add();
                     }
                 });

@@ -1,0 +1,823 @@
+//! The hunt for the schedule under which a test fails.
+//!
+//! Built on the vm of papers 000 and 003: every run is one schedule, recorded
+//! (`trial`), several at once in processes of their own (`pool`). Schedules are
+//! PCT's over racy accesses and sequencers, and the vm's own (`plan`); races
+//! found in runs that did not fail say where to preempt (`survey`). A failing
+//! schedule is written as a list of switches (`switches`) and brought down to
+//! the few without which it does not fail (`minimise`), and the race whose
+//! order decides is named by flipping it (`decide`). `whatif` asks the other
+//! way round: what would a lock less or a lock more do?
+//!
+//! Deviations: Portend+ (paper 003) starts from a race and asks what it does;
+//! here the failure is given and the race is asked for. PCT's steps are not
+//! instructions.
+//! Guarantee: a failure is only told of an execution that was run, recorded and
+//! run again from its switches alone; "decides" is only said of an order that
+//! was played both ways. Nothing found means: not found in these schedules.
+
+mod decide;
+mod failure;
+mod minimise;
+mod plan;
+mod pool;
+mod survey;
+mod switches;
+mod trial;
+pub mod whatif;
+
+pub use decide::{Decided, Flip};
+pub use failure::{Failure, Kind, Signature};
+pub use plan::Plan;
+pub use survey::Scene;
+pub use switches::{Precedence, Switch};
+pub use trial::Seen;
+
+use plan::Known;
+use pool::{Lost, Pool};
+use race::Report;
+use regex_lite::Regex;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use trial::{Schedule, Subject};
+use vm::Program;
+
+/// A run with this many times the instructions of the longest that ended is
+/// taken for one that never ends; at least so many instructions.
+const ENDLESS: u64 = 20;
+const ENDLESS_AT_LEAST: u64 = 20_000_000;
+
+/// The same in host time, for runs that wait for the outside: as many times
+/// the longest, and at least this. A busy machine is no hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Races are looked for in the recordings of these runs, if they did not fail.
+const DETECTED: [u64; 8] = [0, 5, 11, 17, 41, 89, 185, 377];
+
+/// Lists of at most so many switches are also tried with other threads, of
+/// which at most so many.
+const EXCHANGED: usize = 6;
+const MANY_THREADS: u32 = 8;
+
+/// Switches that are left out one by one to see a run that passes.
+const MANY_SWITCHES: usize = 5;
+
+/// Runs that may go wrong in a row before the hunt gives up.
+const GIVES_UP: u32 = 5;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("cannot start a run: {0}")]
+    Start(std::io::Error),
+    #[error("the program cannot be run: {0}")]
+    Run(String),
+    #[error("cannot keep recordings in {path}: {error}")]
+    Folder {
+        path: PathBuf,
+        error: std::io::Error,
+    },
+    #[error(transparent)]
+    Recording(#[from] vm::record::RecordError),
+}
+
+/// How long and how hard to look.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// For the search; making the schedule small takes as long again at most.
+    pub time: Duration,
+    /// Failing runs after which the search ends.
+    pub until: u64,
+    pub seed: u64,
+    /// Runs at once.
+    pub jobs: usize,
+    /// Output that is a failure as well.
+    pub fail_if: Option<Regex>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            time: Duration::from_secs(60),
+            until: 1,
+            seed: 0,
+            jobs: std::thread::available_parallelism().map_or(1, usize::from),
+            fail_if: None,
+        }
+    }
+}
+
+/// What was tried.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Coverage {
+    /// Runs, one schedule each.
+    pub runs: u64,
+    /// Different interleavings among them.
+    pub interleavings: u64,
+    /// Races seen in the runs that were looked at.
+    pub races: u64,
+    /// Instructions before which threads were preempted because of those.
+    pub racy_accesses: u64,
+    /// Synchronisation steps of a run at which threads could be preempted.
+    pub sequencers: u64,
+    /// Instructions of the longest run.
+    pub instructions: u64,
+    pub threads: u32,
+    /// Runs that were cut off while still working.
+    pub unfinished: u64,
+    /// Runs that could not be made, and why the last could not.
+    pub lost: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_because: Option<String>,
+    pub seconds: f64,
+    pub interrupted: bool,
+}
+
+/// One way to fail.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Found {
+    pub failure: Failure,
+    /// The run that failed first, and when that was.
+    pub run: u64,
+    pub seconds: f64,
+    /// Runs that failed like this.
+    pub seen: u64,
+    /// The schedule of that run, in a few words.
+    pub plan: String,
+    /// Switches of the failing run, and those left.
+    pub switches_before: usize,
+    pub switches: Vec<Scene>,
+    /// Nothing more can be taken out.
+    pub minimal: bool,
+    /// Runs that making it small took.
+    pub minimising_runs: u64,
+    /// Races that decide, the likeliest cause first.
+    pub decided: Vec<Decided>,
+    /// The named pair is kept apart by locks; nothing was flipped.
+    pub between_locks: bool,
+    /// The recording of the smallest run that fails.
+    pub recording: PathBuf,
+    /// The races of that recording.
+    pub report: Report,
+}
+
+pub struct Hunt {
+    pub coverage: Coverage,
+    pub found: Vec<Found>,
+}
+
+/// What the hunt is doing, for those who watch.
+pub struct Doing<'a> {
+    pub phase: &'static str,
+    pub coverage: &'a Coverage,
+    pub failing: u64,
+    pub left: Duration,
+    pub switches: Option<usize>,
+}
+
+/// Set by Ctrl-C.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn interrupted(_signal: i32) {
+    // A second Ctrl-C ends at once.
+    if INTERRUPTED.swap(true, Ordering::Relaxed) {
+        // SAFETY: async-signal-safe; ends the process.
+        unsafe { libc::_exit(130) };
+    }
+}
+
+/// Ctrl-C ends the search, not the hunt; a second one ends it all.
+pub fn be_patient() {
+    let handler = interrupted as extern "C" fn(i32) as libc::sighandler_t;
+    // SAFETY: the handler only touches an atomic.
+    unsafe { libc::signal(libc::SIGINT, handler) };
+}
+
+fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+#[derive(Serialize, Deserialize)]
+enum Answer {
+    Seen(Box<Seen>),
+    Races(survey::Races),
+}
+
+/// A failing run as it was met.
+struct Met {
+    failure: Failure,
+    run: u64,
+    seconds: f64,
+    seen: u64,
+    plan: Plan,
+    directory: PathBuf,
+}
+
+/// Everything a hunt knows.
+struct Hunter<'a> {
+    program: &'a Program,
+    settings: &'a Settings,
+    folder: &'a Path,
+    known: Known,
+    coverage: Coverage,
+    interleavings: HashSet<u64>,
+    races: BTreeSet<String>,
+    /// Racy accesses that nobody has counted yet.
+    guessed: BTreeSet<u64>,
+    /// The longest run that ended, in host time.
+    slowest: Duration,
+    /// Numbers for directories.
+    next: u64,
+}
+
+/// Looks for schedules under which `program` fails. Recordings are made in
+/// `folder`; those of `Hunt::found` are left there.
+pub fn hunt(
+    program: &Program,
+    settings: &Settings,
+    folder: &Path,
+    watch: &mut dyn FnMut(&Doing),
+) -> Result<Hunt, Error> {
+    let mut hunter = Hunter {
+        program,
+        settings,
+        folder,
+        known: Known::default(),
+        coverage: Coverage::default(),
+        interleavings: HashSet::new(),
+        races: BTreeSet::new(),
+        guessed: BTreeSet::new(),
+        slowest: Duration::ZERO,
+        next: 0,
+    };
+    let met = hunter.search(watch)?;
+    let mut found = Vec::new();
+    for met in met {
+        let one = hunter.settle(met, watch)?;
+        found.push(one);
+    }
+    Ok(Hunt {
+        coverage: hunter.coverage,
+        found,
+    })
+}
+
+impl Hunter<'_> {
+    fn directory(&mut self) -> PathBuf {
+        self.next += 1;
+        self.folder.join(format!("run-{}", self.next))
+    }
+
+    fn patience(&self) -> Duration {
+        PATIENCE.max(self.slowest * ENDLESS as u32)
+    }
+
+    fn limit(&self) -> u64 {
+        if self.coverage.instructions == 0 {
+            return u64::MAX;
+        }
+        self.coverage
+            .instructions
+            .saturating_mul(ENDLESS)
+            .max(ENDLESS_AT_LEAST)
+    }
+
+    /// Starts one run.
+    fn start(
+        &self,
+        pool: &mut Pool<Answer>,
+        id: u64,
+        directory: &Path,
+        schedule: &Schedule,
+    ) -> Result<(), Error> {
+        let racy: Vec<u64> = self.known.accesses.keys().copied().collect();
+        let subject = Subject {
+            program: self.program,
+            seed: self.settings.seed,
+            fail_if: self.settings.fail_if.as_ref(),
+            racy: &racy,
+            limit: self.limit(),
+            left_out: &[],
+            section: None,
+        };
+        pool.start(id, self.patience(), || {
+            subject
+                .run(directory, schedule)
+                .map(|seen| Answer::Seen(Box::new(seen)))
+        })
+        .map_err(Error::Start)
+    }
+
+    /// Runs under one plan after another until something fails.
+    fn search(&mut self, watch: &mut dyn FnMut(&Doing)) -> Result<Vec<Met>, Error> {
+        let begun = Instant::now();
+        let deadline = begun + self.settings.time;
+        let mut pool: Pool<Answer> = Pool::default();
+        let mut flying: BTreeMap<u64, (u64, Plan, PathBuf, Instant)> = BTreeMap::new();
+        let mut looked_at: BTreeMap<u64, PathBuf> = BTreeMap::new();
+        let mut waiting: Vec<PathBuf> = Vec::new();
+        let mut met: Vec<Met> = Vec::new();
+        let (mut number, mut id, mut in_a_row) = (0, 0, 0);
+        let failing = |met: &[Met]| met.iter().map(|met| met.seen).sum::<u64>();
+        loop {
+            let over = (Instant::now() >= deadline && self.coverage.runs > 0)
+                || is_interrupted()
+                || failing(&met) >= self.settings.until;
+            if over {
+                break;
+            }
+            while pool.len() < self.settings.jobs.max(1) {
+                id += 1;
+                // One look at a time, beside the runs; nothing is known before
+                // the first.
+                if looked_at.is_empty()
+                    && let Some(directory) = waiting.pop()
+                {
+                    let target = directory.clone();
+                    let patience = self.settings.time.max(PATIENCE);
+                    pool.start(id, patience, || survey::races(&target).map(Answer::Races))
+                        .map_err(Error::Start)?;
+                    looked_at.insert(id, directory);
+                    continue;
+                }
+                // The first run alone says how long runs are.
+                if number == 1 && !flying.is_empty() {
+                    break;
+                }
+                let plan = Plan::of_number(number, self.settings.seed, &self.known);
+                let directory = self.directory();
+                self.start(&mut pool, id, &directory, &Schedule::Planned(plan.clone()))?;
+                flying.insert(id, (number, plan, directory, Instant::now()));
+                number += 1;
+            }
+            watch(&Doing {
+                phase: "hunting",
+                coverage: &self.coverage,
+                failing: failing(&met),
+                left: deadline.saturating_duration_since(Instant::now()),
+                switches: None,
+            });
+            let Some((id, answer)) = pool.wait() else {
+                continue;
+            };
+            if let Some(directory) = looked_at.remove(&id) {
+                if let Ok(Answer::Races(found)) = answer {
+                    self.learn(&found);
+                }
+                discard(&directory);
+                continue;
+            }
+            let Some((number, plan, directory, started)) = flying.remove(&id) else {
+                continue;
+            };
+            self.coverage.runs += 1;
+            if answer.is_ok() {
+                self.slowest = self.slowest.max(started.elapsed());
+            }
+            let failure = match answer {
+                Ok(Answer::Seen(seen)) => {
+                    in_a_row = 0;
+                    self.note(&seen);
+                    seen.failure
+                }
+                Ok(Answer::Races(_)) => None,
+                Err(Lost::TimedOut) => Some(Failure {
+                    text: format!("did not end within {} seconds", self.patience().as_secs()),
+                    signature: Signature::endless(),
+                }),
+                Err(Lost::Failed(why)) => {
+                    self.coverage.lost += 1;
+                    in_a_row += 1;
+                    if in_a_row >= GIVES_UP || number == 0 {
+                        return Err(Error::Run(why));
+                    }
+                    self.coverage.lost_because = Some(why);
+                    None
+                }
+            };
+            match failure {
+                None if DETECTED.contains(&number) => waiting.insert(0, directory),
+                None => discard(&directory),
+                Some(failure) => {
+                    let same = met
+                        .iter_mut()
+                        .find(|known| known.failure.signature.same_as(&failure.signature));
+                    match same {
+                        Some(known) => {
+                            known.seen += 1;
+                            discard(&directory);
+                        }
+                        None => met.push(Met {
+                            failure,
+                            run: number,
+                            seconds: begun.elapsed().as_secs_f64(),
+                            seen: 1,
+                            plan,
+                            directory,
+                        }),
+                    }
+                }
+            }
+        }
+        pool.clear();
+        let left_over = flying.into_values().map(|(_, _, directory, _)| directory);
+        for directory in left_over.chain(looked_at.into_values()).chain(waiting) {
+            discard(&directory);
+        }
+        self.coverage.seconds = begun.elapsed().as_secs_f64();
+        self.coverage.interrupted = is_interrupted();
+        Ok(met)
+    }
+
+    /// What a run has shown.
+    fn note(&mut self, seen: &Seen) {
+        if self.interleavings.insert(seen.interleaving) {
+            self.coverage.interleavings += 1;
+        }
+        for (pc, count) in &seen.accesses {
+            let most = self.known.accesses.entry(*pc).or_default();
+            *most = match self.guessed.remove(pc) {
+                true => *count,
+                false => (*most).max(*count),
+            };
+        }
+        self.known.locked.raise_to(seen.locked);
+        self.known.calls.raise_to(seen.calls);
+        self.coverage.sequencers = self.known.locked.rest() + self.known.calls.rest();
+        let ended = matches!(
+            seen.ending,
+            explore::Ending::Exited(_) | explore::Ending::Killed { .. }
+        );
+        if ended {
+            self.coverage.instructions = self.coverage.instructions.max(seen.instructions);
+        }
+        if matches!(seen.ending, explore::Ending::Unfinished) {
+            self.coverage.unfinished += 1;
+        }
+        self.coverage.threads = self.coverage.threads.max(seen.threads);
+    }
+
+    /// What a look at a recording has shown.
+    fn learn(&mut self, found: &survey::Races) {
+        self.races.extend(found.races.iter().cloned());
+        for pc in &found.pcs {
+            // How often it is reached is counted by the runs to come.
+            if let std::collections::btree_map::Entry::Vacant(entry) =
+                self.known.accesses.entry(*pc)
+            {
+                entry.insert(4);
+                self.guessed.insert(*pc);
+            }
+        }
+        self.coverage.races = self.races.len() as u64;
+        self.coverage.racy_accesses = self.known.accesses.len() as u64;
+    }
+
+    /// Tries schedules at once; the first that fails in this way. The
+    /// recording is left for it alone.
+    fn first_failing(
+        &mut self,
+        schedules: Vec<Vec<Switch>>,
+        signature: &Signature,
+        deadline: Instant,
+    ) -> Result<Option<(Vec<Switch>, PathBuf, Failure)>, Error> {
+        let mut pool: Pool<Answer> = Pool::default();
+        let mut flying: BTreeMap<u64, PathBuf> = BTreeMap::new();
+        let mut todo = schedules.into_iter().zip(0u64..);
+        let mut result = None;
+        loop {
+            while pool.len() < self.settings.jobs.max(1)
+                && Instant::now() < deadline
+                && !is_interrupted()
+                && let Some((switches, id)) = todo.next()
+            {
+                let directory = self.directory();
+                let schedule = Schedule::Directed {
+                    switches,
+                    precedences: Vec::new(),
+                };
+                self.start(&mut pool, id, &directory, &schedule)?;
+                flying.insert(id, directory);
+            }
+            if pool.is_empty() {
+                break;
+            }
+            let Some((id, answer)) = pool.wait() else {
+                continue;
+            };
+            let Some(directory) = flying.remove(&id) else {
+                continue;
+            };
+            let fails = match answer {
+                Ok(Answer::Seen(seen)) => {
+                    let seen = *seen;
+                    seen.failure
+                        .filter(|failure| failure.signature.same_as(signature))
+                        .map(|failure| (seen.followed.made, failure))
+                }
+                _ => None,
+            };
+            match fails {
+                Some((made, failure)) => {
+                    result = Some((made, directory, failure));
+                    break;
+                }
+                None => discard(&directory),
+            }
+        }
+        pool.clear();
+        for directory in flying.into_values() {
+            discard(&directory);
+        }
+        Ok(result)
+    }
+
+    /// Makes the schedule of a failing run small and says what decides it.
+    fn settle(&mut self, met: Met, watch: &mut dyn FnMut(&Doing)) -> Result<Found, Error> {
+        let begun = Instant::now();
+        let deadline = begun + self.settings.time.max(Duration::from_secs(30));
+        let before = switches::of_recording(&met.directory)?;
+        let first = self.next;
+        let threads = self.coverage.threads.min(MANY_THREADS);
+        let mut best = (before.clone(), met.directory.clone(), met.failure.clone());
+        let mut failed = None;
+        let mut reproduced = false;
+        let mut attempt = |candidates: Vec<Vec<Switch>>| -> Option<Vec<Switch>> {
+            watch(&Doing {
+                phase: "minimising",
+                coverage: &self.coverage,
+                failing: met.seen,
+                left: deadline.saturating_duration_since(Instant::now()),
+                switches: Some(best.0.len()),
+            });
+            match self.first_failing(candidates, &met.failure.signature, deadline) {
+                Ok(found) => {
+                    let (made, directory, failure) = found?;
+                    reproduced = true;
+                    discard(&std::mem::replace(&mut best.1, directory));
+                    best.0 = made.clone();
+                    best.2 = failure;
+                    Some(made)
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    None
+                }
+            }
+        };
+        // The whole list first: whether the switches alone make it fail.
+        let whole = attempt(vec![before.clone()]);
+        if let Some(whole) = whole {
+            let mut least = minimise::minimise(whole, &mut attempt);
+            // Another thread in place of two switches?
+            while (2..=EXCHANGED).contains(&least.len()) {
+                let mut candidates = singles(&least, threads);
+                candidates.extend(minimise::exchanged(&least, |switch| {
+                    retargeted(switch, threads)
+                }));
+                match attempt(candidates) {
+                    Some(fewer) if fewer.len() < least.len() => {
+                        least = minimise::minimise(fewer, &mut attempt);
+                    }
+                    _ => break,
+                }
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let (made, directory, failure) = best;
+        let minimising_runs = self.next - first;
+        watch(&Doing {
+            phase: "naming the race",
+            coverage: &self.coverage,
+            failing: met.seen,
+            left: Duration::ZERO,
+            switches: Some(made.len()),
+        });
+        let mut found = Found {
+            failure,
+            run: met.run,
+            seconds: met.seconds,
+            seen: met.seen,
+            plan: met.plan.describe(),
+            switches_before: before.len(),
+            switches: Vec::new(),
+            minimal: reproduced && Instant::now() < deadline && !is_interrupted(),
+            minimising_runs,
+            decided: Vec::new(),
+            between_locks: false,
+            recording: directory.clone(),
+            report: Report::new("vm", Vec::new()),
+        };
+        // Of a schedule that is not small the switches say nothing.
+        const FEW: usize = 32;
+        if made.len() <= FEW {
+            let told = detect::in_child(|| {
+                survey::scenes(&directory, &made).map_err(|why| (why, race::exit_code::FAILURE))
+            });
+            found.switches = told.unwrap_or_default();
+            if found.switches.len() < made.len() {
+                found.switches = made
+                    .iter()
+                    .map(|switch| Scene {
+                        switch: *switch,
+                        from: Vec::new(),
+                        onto: Vec::new(),
+                    })
+                    .collect();
+            }
+        }
+        self.name_race(&mut found, &made)?;
+        Ok(found)
+    }
+
+    /// Flips races until one decides.
+    fn name_race(&mut self, found: &mut Found, made: &[Switch]) -> Result<(), Error> {
+        let directory = found.recording.clone();
+        let report = |without_locks| {
+            detect::in_child(|| {
+                survey::report(&directory, without_locks)
+                    .map_err(|why| (why, race::exit_code::FAILURE))
+            })
+        };
+        let Ok(races) = report(false) else {
+            return Ok(());
+        };
+        found.report = races;
+        let signature = found.failure.signature.clone();
+        let mut decided: Vec<Decided> = Vec::new();
+        for candidate in decide::candidates(&found.report, made) {
+            if decided
+                .iter()
+                .any(|known| known.race == candidate.race && known.flip == Flip::Decides)
+                || is_interrupted()
+            {
+                continue;
+            }
+            let (flip, otherwise) = match self.directed(made, candidate.flipped())? {
+                Some(seen) if seen.followed.broken || !seen.followed.met => {
+                    (Flip::Impossible, String::new())
+                }
+                Some(seen) if fails_like(&seen, &signature) => (Flip::Stays, String::new()),
+                Some(seen) => {
+                    let back = self.directed(made, candidate.as_recorded())?;
+                    let returns = back.is_some_and(|seen| fails_like(&seen, &signature));
+                    let flip = if returns { Flip::Decides } else { Flip::Goes };
+                    (flip, seen.ending.describe())
+                }
+                None => (Flip::Impossible, String::new()),
+            };
+            decided.push(Decided {
+                race: candidate.race,
+                instance: candidate.instance,
+                flip,
+                otherwise,
+            });
+        }
+        let named = decided.iter().any(|one| one.flip == Flip::Decides);
+        decided.retain(|one| one.flip == Flip::Decides || (!named && one.flip == Flip::Goes));
+        decided.dedup_by_key(|one| one.race);
+        found.decided = decided;
+        if found.decided.is_empty() {
+            self.name_from_passing(found, made)?;
+        }
+        // Of a deadlock the circle says it all.
+        if found.decided.is_empty()
+            && signature.kind != Kind::Deadlock
+            && let Ok(races) = report(true)
+            && let Some(nearest) = decide::candidates(&races, made).first()
+            && nearest.is_near()
+        {
+            found.between_locks = true;
+            found.decided.push(Decided {
+                race: nearest.race,
+                instance: nearest.instance,
+                flip: Flip::Impossible,
+                otherwise: String::new(),
+            });
+            found.report.races = races.races;
+        }
+        Ok(())
+    }
+
+    /// A failure can come before one of the accesses is made at all (a use of
+    /// what is not there yet). Then the race is in the run that passes for
+    /// want of one switch: there its order is flipped, and the failure must
+    /// come.
+    fn name_from_passing(&mut self, found: &mut Found, made: &[Switch]) -> Result<(), Error> {
+        let signature = found.failure.signature.clone();
+        for without in (0..made.len().min(MANY_SWITCHES)).rev() {
+            let rest = [&made[..without], &made[without + 1..]].concat();
+            let Some((seen, directory)) = self.one_run(&rest, &[])? else {
+                continue;
+            };
+            let report = detect::in_child(|| {
+                survey::report(&directory, false).map_err(|why| (why, race::exit_code::FAILURE))
+            });
+            discard(&directory);
+            let (None, Ok(report)) = (&seen.failure, report) else {
+                continue;
+            };
+            for candidate in decide::candidates(&report, made) {
+                if is_interrupted() {
+                    return Ok(());
+                }
+                let fails = |hunter: &mut Self, precedence| -> Result<bool, Error> {
+                    let run = hunter.one_run(&rest, &[precedence])?;
+                    Ok(run.is_some_and(|(seen, directory)| {
+                        discard(&directory);
+                        fails_like(&seen, &signature)
+                    }))
+                };
+                if fails(self, candidate.flipped())? && !fails(self, candidate.as_recorded())? {
+                    let mut race = report.races[candidate.race].clone();
+                    // Its moments are those of a run that is not kept.
+                    race.replay.clear();
+                    race.occurrences.clear();
+                    race.id = found.report.races.len() as u32 + 1;
+                    found.report.races.push(race);
+                    found.decided.push(Decided {
+                        race: found.report.races.len() - 1,
+                        instance: candidate.instance,
+                        flip: Flip::Decides,
+                        otherwise: seen.ending.describe(),
+                    });
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One run under these switches and this order.
+    fn directed(
+        &mut self,
+        switches: &[Switch],
+        precedence: Precedence,
+    ) -> Result<Option<Seen>, Error> {
+        Ok(self
+            .one_run(switches, &[precedence])?
+            .map(|(seen, directory)| {
+                discard(&directory);
+                seen
+            }))
+    }
+
+    /// The same; the recording is the caller's to discard.
+    fn one_run(
+        &mut self,
+        switches: &[Switch],
+        precedences: &[Precedence],
+    ) -> Result<Option<(Seen, PathBuf)>, Error> {
+        let directory = self.directory();
+        let mut pool: Pool<Answer> = Pool::default();
+        let schedule = Schedule::Directed {
+            switches: switches.to_vec(),
+            precedences: precedences.to_vec(),
+        };
+        self.start(&mut pool, 0, &directory, &schedule)?;
+        let mut seen = None;
+        while !pool.is_empty() {
+            if let Some((_, Ok(Answer::Seen(answer)))) = pool.wait() {
+                seen = Some(*answer);
+            }
+        }
+        if seen.is_none() {
+            discard(&directory);
+        }
+        Ok(seen.map(|seen| (seen, directory)))
+    }
+}
+
+/// The same switch to other threads.
+fn retargeted(switch: &Switch, threads: u32) -> Vec<Switch> {
+    (1..=threads)
+        .filter(|to| *to != switch.to && *to != switch.at.thread)
+        .map(|to| Switch { to, ..*switch })
+        .collect()
+}
+
+/// Each switch alone, to any thread.
+fn singles(switches: &[Switch], threads: u32) -> Vec<Vec<Switch>> {
+    switches
+        .iter()
+        .flat_map(|switch| retargeted(switch, threads))
+        .map(|switch| vec![switch])
+        .collect()
+}
+
+fn fails_like(seen: &Seen, signature: &Signature) -> bool {
+    seen.failure
+        .as_ref()
+        .is_some_and(|failure| failure.signature.same_as(signature))
+}
+
+/// A recording that is not needed any more, and what its run wrote.
+fn discard(directory: &Path) {
+    // What cannot be removed goes with the folder.
+    let _ = std::fs::remove_dir_all(directory);
+    let _ = std::fs::remove_file(directory.with_extension("output"));
+}
