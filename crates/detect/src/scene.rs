@@ -167,8 +167,11 @@ fn bytes_shown(size: u32) -> usize {
 }
 
 /// The innermost place that has a source line: that of the access itself, or
-/// the call of the library function that made it.
+/// the call of the library function that made it. The C library below the
+/// program (`start_thread`, `__libc_start_main`) is neither, even where it is
+/// the only code with debug info.
 fn user_site(map: &ModuleMap, registers: &Registers) -> Option<Site> {
+    let mut in_program = false;
     map.walk(registers, &mut read_word, DEEPEST)
         .into_iter()
         .map(|frame| {
@@ -178,7 +181,20 @@ fn user_site(map: &ModuleMap, registers: &Registers) -> Option<Site> {
                     .wrapping_sub(u64::from(frame.is_return_address)),
             )
         })
+        .take_while(|site| {
+            let library = is_c_library(site);
+            in_program |= !library;
+            !(library && in_program)
+        })
         .find(|site| site.line.is_some())
+}
+
+fn is_c_library(site: &Site) -> bool {
+    site.module.as_deref().is_some_and(|module| {
+        ["libc.", "libpthread", "ld-linux"]
+            .iter()
+            .any(|begin| module.starts_with(begin))
+    })
 }
 
 fn local(vm: &Vm, map: &ModuleMap, thread: u32, address: u64) -> Option<symbols::Variable> {
