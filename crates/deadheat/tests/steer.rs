@@ -154,9 +154,9 @@ fn check(name: &str, level: &str) {
         return;
     }
     let found = found.unwrap_or_else(|| panic!("{name} {level}: did not happen: {steered:#}"));
-    let steered = |one: &Value| one["text"].as_str().unwrap().contains("was held");
+    let says_so = |one: &Value| one["text"].as_str().unwrap().contains("was held");
     let evidence = found["evidence"].as_array().unwrap();
-    assert!(evidence.iter().any(steered), "{evidence:?}");
+    assert!(evidence.iter().any(says_so), "{evidence:?}");
 
     // The recording is one like any other.
     let recording = steered["recordings"][0].as_str().unwrap();
