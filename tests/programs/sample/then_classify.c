@@ -1,4 +1,4 @@
-// Two threads take turns by the clock: one writes, ten milliseconds later the
+// Two threads take turns by the clock: one writes, a millisecond later the
 // other reads, and both pass a lock before and behind. In a run without
 // disturbance the lock orders all of it; held at the write for a few
 // milliseconds, as the sampler does, the writer is met by the reader.
@@ -46,7 +46,7 @@ static void *writer(void *start) {
 
 static void *reader(void *start) {
     long sum = 0;
-    for (double turn = *(double *)start + 0.01; turn < until; turn += 0.02) {
+    for (double turn = *(double *)start + 0.001; turn < until; turn += 0.02) {
         sleep_to(turn);
         pass();
         sum += value; // RACE turn
