@@ -45,12 +45,13 @@ impl<C: Checker> Engine<C> {
             return self.synchronise(event, thread);
         }
         let order = self.next_order();
+        let size = self.bytes_meant(event, origin);
         let mut access = Access {
             moment: event.moment,
             order,
             pc: event.pc,
             address: event.address,
-            size: u64::from(event.size),
+            size,
             read: event.read,
             write: event.write,
             meaning: Meaning::Plain,
@@ -65,6 +66,19 @@ impl<C: Checker> Engine<C> {
         self.checker.access(&access, thread, &self.heap);
         if released {
             thread.advance();
+        }
+    }
+
+    /// String functions of the C library read whole vectors, also past the end
+    /// of the block that the string is in: that is none of the program's doing.
+    fn bytes_meant(&mut self, event: &AccessEvent, origin: Origin) -> u64 {
+        let size = u64::from(event.size);
+        if origin != Origin::CLibrary || event.write || size < 16 {
+            return size;
+        }
+        match self.heap.find(event.address) {
+            Some(block) => size.min(block.start + block.size - event.address),
+            None => size,
         }
     }
 
