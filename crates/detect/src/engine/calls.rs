@@ -82,7 +82,8 @@ impl<C: Checker> Engine<C> {
         let by_library = outermost.known != Known::AllocatesForCaller
             && self.code.origin(outermost.caller) == Origin::CLibrary;
         let (moment, order) = (outermost.moment, outermost.order);
-        self.renew(start..start + size);
+        let usable = self.usable(call, size);
+        self.renew(start..start + usable);
         if let Some(task) = &thread.creating {
             self.tasks.wait_in(start, task.clone());
         }
@@ -93,6 +94,15 @@ impl<C: Checker> Engine<C> {
             order,
             by_library,
         });
+    }
+
+    /// What a block of this size has room for: programs may use the last bytes
+    /// of the C library's (malloc_usable_size), so they are new with the block.
+    fn usable(&mut self, call: &Call, size: u64) -> u64 {
+        if self.code.origin(call.function) != Origin::CLibrary {
+            return size;
+        }
+        ((size.saturating_add(23) & !15) - 8).max(24)
     }
 
     pub(super) fn acquire_lock(
@@ -447,7 +457,8 @@ impl<C: Checker> Engine<C> {
             return self.allocate(call, new, size, thread);
         };
         if size > block.size {
-            self.renew(old + block.size..old + size);
+            let usable = self.usable(call, size);
+            self.renew(old + block.size..old + usable);
         }
         self.heap.allocate(Block { size, ..block });
     }
