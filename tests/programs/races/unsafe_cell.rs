@@ -1,4 +1,5 @@
 use std::cell::UnsafeCell;
+use std::hint::black_box;
 use std::sync::Arc;
 use std::thread;
 struct Shared(UnsafeCell<[u64; 4]>);
@@ -13,7 +14,7 @@ fn main() {
     });
     let mut sum = 0;
     for _ in 0..50 {
-        sum += unsafe { std::ptr::read((shared.0.get() as *const u64).add(2)) }; // RACE cell
+        sum += black_box(unsafe { std::ptr::read((shared.0.get() as *const u64).add(2)) }); // RACE cell
     }
     writer.join().unwrap();
     println!("{}", sum >= 1 || sum == 0);
