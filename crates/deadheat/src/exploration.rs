@@ -102,9 +102,13 @@ impl ExploreOptions {
     }
 }
 
-fn failure(error: explore::Error) -> Failure {
+/// Evidence that is not there is wrong use; everything else is our failure.
+pub fn failure(error: explore::Error) -> Failure {
     Failure {
-        code: race::exit_code::FAILURE,
+        code: match error {
+            explore::Error::NoEvidence { .. } => race::exit_code::USAGE,
+            _ => race::exit_code::FAILURE,
+        },
         message: error.to_string(),
     }
 }

@@ -73,10 +73,7 @@ pub enum Next {
 /// Serves one piece of evidence to gdb.
 pub fn evidence(directory: &Path, number: u32, arguments: &RaceArguments) -> Result<i32, Failure> {
     let recording = Recording::open(directory)?;
-    let failure = |error: explore::Error| Failure {
-        code: race::exit_code::FAILURE,
-        message: error.to_string(),
-    };
+    let failure = crate::exploration::failure;
     let witness = explore::read_evidence(&recording, number).map_err(failure)?;
     let swapped = arguments.order != Some(OrderName::Recorded);
     let scripted = witness.script(&recording, swapped).map_err(failure)?;
