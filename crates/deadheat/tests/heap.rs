@@ -126,7 +126,7 @@ fn check_error(
     // Who made the error, and where the block came from and went.
     let wanted = match kind {
         "use-after-free" | "double-free" => 3,
-        "wild-access" | "invariant-violated" => 1,
+        "wild-access" | "invariant-violated" | "return-address-overwritten" => 1,
         _ => 2,
     };
     let placed = stacks

@@ -277,6 +277,39 @@ fn in_every_program() {
     hunt_in(sources);
 }
 
+/// What a hunt leaves can be looked at in gdb: it stands where the program
+/// fails, and goes back from there to where the value came from.
+#[test]
+fn the_failure_is_seen_in_gdb() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = build(&programs().join("early_use.c"), folder.path());
+    let at = folder.path().join("found");
+    let (program, at) = (program.to_string_lossy(), at.to_string_lossy());
+    let hunted = deadheat(&["hunt", "--output", &at, "--", &program]);
+    assert_eq!(hunted.status.code(), Some(66));
+    let target = format!(
+        "target remote | {} replay {at} --gdb=-",
+        env!("CARGO_BIN_EXE_deadheat")
+    );
+    let mut gdb = Command::new("gdb");
+    gdb.args(["-q", "-nx", "-batch", "-ex", "set debuginfod enabled off"]);
+    for command in [
+        target.as_str(),
+        "continue",
+        "backtrace",
+        "print settings",
+        "break main",
+        "reverse-continue",
+    ] {
+        gdb.args(["-ex", command]);
+    }
+    let output = gdb.arg(&*program).output().expect("gdb is installed");
+    let text = String::from_utf8_lossy(&output.stdout);
+    for piece in ["SIGSEGV", "worker", "early_use.c:18", "0x0", "main ()"] {
+        assert!(text.contains(piece), "`{piece}` is missing in:\n{text}");
+    }
+}
+
 #[test]
 fn a_test_that_cannot_fail_is_said_to_be_covered() {
     let output = deadheat(&["hunt", "--json", "--time", "1", "--", "true"]);

@@ -145,10 +145,8 @@ pub fn tell_findings(
     if run.findings.is_empty() {
         return;
     }
-    let wanted = consequence::wanted(&run.findings);
-    let pcs: Vec<u64> = run.findings.iter().map(|finding| finding.pc).collect();
     let stacks = answer(vm.copy(limits(), |vm| {
-        let stacks = Scenes::watch(vm, wanted, pcs.into_iter());
+        let stacks = Scenes::watch(vm, &run.findings);
         play(vm, plan, swapped, schedule, limit)?;
         vm.take_observers();
         let stacks: Vec<(Moment, Vec<Frame>)> = stacks.take().into_iter().collect();

@@ -151,6 +151,7 @@ mod tests {
         let switch = Switch {
             at: Moment::new(2, 100),
             to: 3,
+            held: false,
         };
         let order: Vec<usize> = candidates(&report, &[switch])
             .iter()

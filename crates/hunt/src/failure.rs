@@ -54,7 +54,8 @@ impl Signature {
             Ending::Exited(code) => (Kind::Exit(*code), at(exit_stack)),
             Ending::Killed { signal, stack, .. } => (Kind::Signal(*signal), at(stack)),
             Ending::Deadlock { circle, .. } => (Kind::Deadlock, Some(places(circle))),
-            Ending::Hang { stack, .. } => (Kind::Hang, at(stack)),
+            // A loop is met at any of its lines.
+            Ending::Hang { stack, .. } => (Kind::Hang, at(stack).map(without_line)),
             _ => return None,
         };
         Some(Signature { kind, place })
@@ -111,6 +112,14 @@ fn is_system(frame: &Frame) -> bool {
     })
 }
 
+/// `worker main.c` of `worker main.c:31`.
+fn without_line(place: String) -> String {
+    match place.rsplit_once(':') {
+        Some((place, _)) => place.to_string(),
+        None => place,
+    }
+}
+
 /// The places at the ends of the sentences about a circle, whoever stands at
 /// them.
 fn places(circle: &[String]) -> String {
@@ -148,6 +157,20 @@ mod tests {
         assert_eq!(Signature::of(&one, &[]), Signature::of(&two, &[]));
         let place = Signature::of(&one, &[]).and_then(|signature| signature.place);
         assert_eq!(place.as_deref(), Some("one x.c:3 and other x.c:9"));
+    }
+
+    #[test]
+    fn a_loop_is_the_same_at_each_of_its_lines() {
+        let hang = |line| Ending::Hang {
+            what: Vec::new(),
+            stack: vec![Frame {
+                function: Some("wait".to_string()),
+                file: Some("x.c".to_string()),
+                line: Some(line),
+                ..Frame::default()
+            }],
+        };
+        assert_eq!(Signature::of(&hang(3), &[]), Signature::of(&hang(4), &[]));
     }
 
     #[test]

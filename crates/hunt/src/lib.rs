@@ -2,7 +2,8 @@
 //!
 //! Built on the vm of papers 000 and 003: every run is one schedule, recorded
 //! (`trial`), several at once in processes of their own (`pool`). Schedules are
-//! PCT's over racy accesses and sequencers, and the vm's own (`plan`); races
+//! PCT's over racy accesses and sequencers, walks over them (`walk`), threads side
+//! by side (`lockstep`), and the vm's own (`plan`); races
 //! found in runs that did not fail say where to preempt (`survey`). A failing
 //! schedule is written as a list of switches (`switches`) and brought down to
 //! the few without which it does not fail (`minimise`), and the race whose
@@ -18,12 +19,14 @@
 
 mod decide;
 mod failure;
+mod lockstep;
 mod minimise;
 mod plan;
 mod pool;
 mod survey;
 mod switches;
 mod trial;
+mod walk;
 pub mod whatif;
 
 pub use decide::{Decided, Flip};
@@ -54,8 +57,11 @@ const ENDLESS_AT_LEAST: u64 = 20_000_000;
 /// the longest, and at least this. A busy machine is no hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Races are looked for in the recordings of these runs, if they did not fail.
+/// Races are looked for in the recordings of these runs, if they did not fail,
+/// and in those that came to other racy accesses than all before; that may take
+/// one part in so many of the time.
 const DETECTED: [u64; 8] = [0, 5, 11, 17, 41, 89, 185, 377];
+const LOOKING: u32 = 6;
 
 /// Lists of at most so many switches are also tried with other threads, of
 /// which at most so many.
@@ -212,6 +218,7 @@ struct Met {
     seconds: f64,
     seen: u64,
     plan: Plan,
+    preempted: Vec<Switch>,
     directory: PathBuf,
 }
 
@@ -226,6 +233,8 @@ struct Hunter<'a> {
     races: BTreeSet<String>,
     /// Racy accesses that nobody has counted yet.
     guessed: BTreeSet<u64>,
+    /// Which racy accesses runs have come to, and how often, about.
+    shapes: HashSet<u64>,
     /// The longest run that ended, in host time.
     slowest: Duration,
     /// Numbers for directories.
@@ -240,8 +249,9 @@ pub fn hunt(
     folder: &Path,
     watch: &mut dyn FnMut(&Doing),
 ) -> Result<Hunt, Error> {
+    let program = bound_at_once(program);
     let mut hunter = Hunter {
-        program,
+        program: &program,
         settings,
         folder,
         known: Known::default(),
@@ -249,6 +259,7 @@ pub fn hunt(
         interleavings: HashSet::new(),
         races: BTreeSet::new(),
         guessed: BTreeSet::new(),
+        shapes: HashSet::new(),
         slowest: Duration::ZERO,
         next: 0,
     };
@@ -316,7 +327,8 @@ impl Hunter<'_> {
         let deadline = begun + self.settings.time;
         let mut pool: Pool<Answer> = Pool::default();
         let mut flying: BTreeMap<u64, (u64, Plan, PathBuf, Instant)> = BTreeMap::new();
-        let mut looked_at: BTreeMap<u64, PathBuf> = BTreeMap::new();
+        let mut looked_at: BTreeMap<u64, (PathBuf, Instant)> = BTreeMap::new();
+        let mut looking = Duration::ZERO;
         let mut waiting: Vec<PathBuf> = Vec::new();
         let mut met: Vec<Met> = Vec::new();
         let (mut number, mut id, mut in_a_row) = (0, 0, 0);
@@ -339,7 +351,7 @@ impl Hunter<'_> {
                     let patience = self.settings.time.max(PATIENCE);
                     pool.start(id, patience, || survey::races(&target).map(Answer::Races))
                         .map_err(Error::Start)?;
-                    looked_at.insert(id, directory);
+                    looked_at.insert(id, (directory, Instant::now()));
                     continue;
                 }
                 // The first run alone says how long runs are.
@@ -362,7 +374,8 @@ impl Hunter<'_> {
             let Some((id, answer)) = pool.wait() else {
                 continue;
             };
-            if let Some(directory) = looked_at.remove(&id) {
+            if let Some((directory, since)) = looked_at.remove(&id) {
+                looking += since.elapsed();
                 if let Ok(Answer::Races(found)) = answer {
                     self.learn(&found);
                 }
@@ -376,10 +389,16 @@ impl Hunter<'_> {
             if answer.is_ok() {
                 self.slowest = self.slowest.max(started.elapsed());
             }
+            let mut wanted = DETECTED.contains(&number);
+            let mut preempted = Vec::new();
             let failure = match answer {
                 Ok(Answer::Seen(seen)) => {
                     in_a_row = 0;
                     self.note(&seen);
+                    let is_new = plan.accesses().is_none() && self.shapes.insert(shape(&seen));
+                    wanted |= is_new && waiting.is_empty() && looking * LOOKING < begun.elapsed();
+                    let seen = *seen;
+                    preempted = seen.preempted;
                     seen.failure
                 }
                 Ok(Answer::Races(_)) => None,
@@ -398,7 +417,7 @@ impl Hunter<'_> {
                 }
             };
             match failure {
-                None if DETECTED.contains(&number) => waiting.insert(0, directory),
+                None if wanted => waiting.insert(0, directory),
                 None => discard(&directory),
                 Some(failure) => {
                     let same = met
@@ -415,6 +434,7 @@ impl Hunter<'_> {
                             seconds: begun.elapsed().as_secs_f64(),
                             seen: 1,
                             plan,
+                            preempted,
                             directory,
                         }),
                     }
@@ -423,7 +443,8 @@ impl Hunter<'_> {
         }
         pool.clear();
         let left_over = flying.into_values().map(|(_, _, directory, _)| directory);
-        for directory in left_over.chain(looked_at.into_values()).chain(waiting) {
+        let looked_at = looked_at.into_values().map(|(directory, _)| directory);
+        for directory in left_over.chain(looked_at).chain(waiting) {
             discard(&directory);
         }
         self.coverage.seconds = begun.elapsed().as_secs_f64();
@@ -479,13 +500,13 @@ impl Hunter<'_> {
     /// recording is left for it alone.
     fn first_failing(
         &mut self,
-        schedules: Vec<Vec<Switch>>,
+        schedules: &mut dyn Iterator<Item = Vec<Switch>>,
         signature: &Signature,
         deadline: Instant,
     ) -> Result<Option<(Vec<Switch>, PathBuf, Failure)>, Error> {
         let mut pool: Pool<Answer> = Pool::default();
         let mut flying: BTreeMap<u64, PathBuf> = BTreeMap::new();
-        let mut todo = schedules.into_iter().zip(0u64..);
+        let mut todo = schedules.zip(0u64..);
         let mut result = None;
         loop {
             while pool.len() < self.settings.jobs.max(1)
@@ -544,7 +565,7 @@ impl Hunter<'_> {
         let mut best = (before.clone(), met.directory.clone(), met.failure.clone());
         let mut failed = None;
         let mut reproduced = false;
-        let mut attempt = |candidates: Vec<Vec<Switch>>| -> Option<Vec<Switch>> {
+        let mut attempt = |candidates: &mut dyn Iterator<Item = Vec<Switch>>| {
             watch(&Doing {
                 phase: "minimising",
                 coverage: &self.coverage,
@@ -567,8 +588,12 @@ impl Hunter<'_> {
                 }
             }
         };
-        // The whole list first: whether the switches alone make it fail.
-        let whole = attempt(vec![before.clone()]);
+        // Whether the switches alone make it fail: those that a thread did not
+        // make by itself, or all of them.
+        let mut whole = attempt(&mut std::iter::once(met.preempted.clone()));
+        if whole.is_none() && met.preempted != before {
+            whole = attempt(&mut std::iter::once(before.clone()));
+        }
         if let Some(whole) = whole {
             let mut least = minimise::minimise(whole, &mut attempt);
             // Another thread in place of two switches?
@@ -577,7 +602,7 @@ impl Hunter<'_> {
                 candidates.extend(minimise::exchanged(&least, |switch| {
                     retargeted(switch, threads)
                 }));
-                match attempt(candidates) {
+                match attempt(&mut candidates.into_iter()) {
                     Some(fewer) if fewer.len() < least.len() => {
                         least = minimise::minimise(fewer, &mut attempt);
                     }
@@ -792,6 +817,20 @@ impl Hunter<'_> {
     }
 }
 
+/// The program with all its functions bound when it starts. Who calls a
+/// function first would bind it otherwise, and its instructions would be others
+/// than in a schedule in which somebody else did: switches are instruction
+/// counts.
+fn bound_at_once(program: &Program) -> Program {
+    const NOW: &[u8] = b"LD_BIND_NOW=";
+    let mut program = program.clone();
+    let is_set = |variable: &Vec<u8>| variable.starts_with(NOW);
+    if !program.environment.iter().any(is_set) {
+        program.environment.push([NOW, b"1"].concat());
+    }
+    program
+}
+
 /// The same switch to other threads.
 fn retargeted(switch: &Switch, threads: u32) -> Vec<Switch> {
     (1..=threads)
@@ -807,6 +846,18 @@ fn singles(switches: &[Switch], threads: u32) -> Vec<Vec<Switch>> {
         .flat_map(|switch| retargeted(switch, threads))
         .map(|switch| vec![switch])
         .collect()
+}
+
+/// A number for the racy accesses that a run came to: which, and to what order
+/// of magnitude how often.
+fn shape(seen: &Seen) -> u64 {
+    let words: Vec<u8> = seen
+        .accesses
+        .iter()
+        .flat_map(|(pc, count)| [*pc, u64::from(count.checked_ilog2().unwrap_or(0))])
+        .flat_map(u64::to_le_bytes)
+        .collect();
+    xxhash_rust::xxh3::xxh3_64(&words)
 }
 
 fn fails_like(seen: &Seen, signature: &Signature) -> bool {

@@ -2,21 +2,38 @@
 //!
 //! Zeller and Hildebrandt's ddmin over the switches of a schedule. Candidates
 //! of one round are independent and are handed over together, so that they can
-//! be tried at once; what was seen to happen replaces the list, and may be less
+//! be tried at once, but each is made only when it is asked for: a schedule may
+//! have a million switches; what was seen to happen replaces the list, and may be less
 //! than the candidate (switches that a shorter list no longer comes to).
 //! Guarantee, if it is not cut short: no single item can be taken out.
 
 /// Tries candidates; the list that one of them came down to, if it still does
 /// what it should.
-pub type Try<'a, T> = dyn FnMut(Vec<Vec<T>>) -> Option<Vec<T>> + 'a;
+pub type Try<'a, T> = dyn FnMut(&mut dyn Iterator<Item = Vec<T>>) -> Option<Vec<T>> + 'a;
 
 /// The smallest list found.
 pub fn minimise<T: Clone>(mut items: Vec<T>, attempt: &mut Try<T>) -> Vec<T> {
     if items.is_empty() {
         return items;
     }
-    if let Some(none) = attempt(vec![Vec::new()]) {
+    // What happens in the end is often decided in the end; and early switches
+    // may hang together so that none of them can be taken out alone.
+    let ends = |items: &[T]| -> Vec<Vec<T>> {
+        let length = |step: usize| (1usize << (step / 2)) + (1 << (step / 2) >> 1) * (step % 2);
+        (1..)
+            .map(length)
+            .take_while(|length| *length < items.len())
+            .map(|length| items[items.len() - length..].to_vec())
+            .collect()
+    };
+    if let Some(none) = attempt(&mut std::iter::once(Vec::new())) {
         return none;
+    }
+    while let Some(fewer) = attempt(&mut ends(&items).into_iter()) {
+        if fewer.len() >= items.len() {
+            break;
+        }
+        items = fewer;
     }
     let mut parts = 2;
     while !items.is_empty() {
@@ -24,14 +41,11 @@ pub fn minimise<T: Clone>(mut items: Vec<T>, attempt: &mut Try<T>) -> Vec<T> {
         let size = items.len().div_ceil(parts);
         // Late parts first: what comes after the failure was made is often
         // most of it.
-        let without: Vec<Vec<T>> = (0..items.len().div_ceil(size))
-            .rev()
-            .map(|part| {
-                let (begin, end) = (part * size, ((part + 1) * size).min(items.len()));
-                [&items[..begin], &items[end..]].concat()
-            })
-            .collect();
-        match attempt(without) {
+        let mut without = (0..items.len().div_ceil(size)).rev().map(|part| {
+            let (begin, end) = (part * size, ((part + 1) * size).min(items.len()));
+            [&items[..begin], &items[end..]].concat()
+        });
+        match attempt(&mut without) {
             Some(fewer) if fewer.len() < items.len() => {
                 items = fewer;
                 parts = (parts - 1).max(2);
@@ -73,7 +87,7 @@ mod tests {
     fn needed(needs: &[u32], from: u32) -> (Vec<u32>, usize) {
         let mut tries = 0;
         let found = minimise((0..from).collect(), &mut |candidates| {
-            candidates.into_iter().find(|candidate| {
+            candidates.find(|candidate| {
                 tries += 1;
                 needs.iter().all(|need| candidate.contains(need))
             })
@@ -86,7 +100,7 @@ mod tests {
         for needs in [&[][..], &[5], &[0, 999], &[17, 18, 500, 733]] {
             let (found, tries) = needed(needs, 1_000);
             assert_eq!(found, needs);
-            assert!(tries < 400, "{tries} tries");
+            assert!(tries < 450, "{tries} tries");
         }
     }
 
@@ -98,6 +112,18 @@ mod tests {
             [[10, 2], [1, 20], [10, 3], [1, 30], [20, 3], [2, 30]]
         );
         assert!(exchanged(&[1], |item| vec![*item]).is_empty());
+    }
+
+    /// The first half only works as a whole, and is not needed.
+    #[test]
+    fn what_hangs_together_goes_together() {
+        let found = minimise((0..40).collect::<Vec<u32>>(), &mut |candidates| {
+            candidates.find(|candidate| {
+                let early = candidate.iter().filter(|item| **item < 20).count();
+                (early == 0 || early == 20) && candidate.contains(&38) && candidate.contains(&39)
+            })
+        });
+        assert_eq!(found, [38, 39]);
     }
 
     #[test]

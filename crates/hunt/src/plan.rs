@@ -10,13 +10,26 @@
 //! times. Threads that a change point pauses may be *held*: others go on and
 //! time passes even if they sleep, so that a `sleep` orders nothing.
 //!
+//! PCT needs a change point for every switch but the last, and the chance that
+//! all of them fall right is a product. A failure that needs four switches
+//! between six accesses is sooner met by a walk (`walk`): at every step a coin
+//! says whether somebody else goes on, a rarer coin where steps are many, so
+//! that every place has its share.
+//!
+//! Threads that run the same code fail most easily when they do so side by
+//! side: in lockstep (`lockstep`) each gives way after every so many steps of
+//! its own, all of them the same number. There are few such schedules, and
+//! they come early.
+//!
 //! Between these come runs under the vm's own random, PCT and sequencer
 //! policies, whose slices fall anywhere: races that nobody has seen yet are
 //! found by them.
 
-use crate::switches::TURN;
+use crate::lockstep::Pace;
+use crate::switches::{RESTS, TURN};
+use crate::walk::Chance;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use vm::schedule::{Choice, Here, Policy, PolicyName, Random64, SliceEnd};
 
 /// What a step is.
@@ -31,6 +44,10 @@ pub enum Place {
 }
 
 impl Place {
+    pub fn is_sequencer(&self) -> bool {
+        matches!(self, Place::Locked | Place::Call)
+    }
+
     /// The step at which a policy is asked.
     pub fn of(here: &Here) -> Place {
         const SYSCALL: u16 = 0x050f;
@@ -76,7 +93,7 @@ pub struct Change {
 
 impl Change {
     fn is_at_sequencer(&self) -> bool {
-        matches!(self.place, Place::Locked | Place::Call)
+        self.place.is_sequencer()
     }
 }
 
@@ -93,6 +110,10 @@ pub enum Plan {
     },
     /// PCT over steps.
     Steps { seed: u64, changes: Vec<Change> },
+    /// A coin at every step.
+    Walk { seed: u64, chances: Vec<Chance> },
+    /// All threads side by side.
+    Lockstep(Pace),
 }
 
 /// What earlier runs have shown.
@@ -122,10 +143,17 @@ impl Plan {
             _ if number % 6 == 5 => return policy(PolicyName::Random, vm::DEFAULT_QUANTUM),
             _ => {}
         }
-        let share = match number % 3 {
-            0 => 100,
-            1 => 0,
-            _ => 60,
+        let share = match number % 6 {
+            0 | 3 => 100,
+            1 if number % 12 == 1 => 0,
+            1 => 60,
+            4 if number / 6 < Pace::ALL => return Plan::Lockstep(Pace::of_number(number / 6)),
+            _ => {
+                if let Some(chances) = chances(&mut random, known) {
+                    return Plan::Walk { seed: own, chances };
+                }
+                0
+            }
         };
         let depth = 1 + random.below(3);
         let changes: Vec<Change> = (0..depth)
@@ -137,11 +165,21 @@ impl Plan {
         Plan::Steps { seed: own, changes }
     }
 
-    pub fn uses_sequencers(&self) -> bool {
+    /// Racy accesses that it has to be asked at; none: at all of them.
+    pub fn accesses(&self) -> Option<BTreeSet<u64>> {
         match self {
-            Plan::Calm => true,
-            Plan::Policy { policy, .. } => *policy == PolicyName::Sequencer.to_string(),
-            Plan::Steps { changes, .. } => changes.iter().any(Change::is_at_sequencer),
+            Plan::Steps { changes, .. } => Some(
+                changes
+                    .iter()
+                    .filter_map(|change| match change.place {
+                        Place::Access(pc) => Some(pc),
+                        Place::Locked | Place::Call => None,
+                    })
+                    .collect(),
+            ),
+            Plan::Policy { .. } => Some(BTreeSet::new()),
+            Plan::Lockstep(pace) if !pace.accesses => Some(BTreeSet::new()),
+            Plan::Calm | Plan::Walk { .. } | Plan::Lockstep(_) => None,
         }
     }
 
@@ -151,6 +189,8 @@ impl Plan {
             Plan::Calm => "no preemption".into(),
             Plan::Policy { policy, .. } => policy.clone(),
             Plan::Steps { changes, .. } => format!("{} preemption points", changes.len()),
+            Plan::Walk { chances, .. } => format!("a walk over {} places", chances.len()),
+            Plan::Lockstep(_) => "threads in lockstep".into(),
         }
     }
 }
@@ -192,6 +232,39 @@ fn change(random: &mut Random64, known: &Known, share: u64) -> Option<Change> {
     })
 }
 
+/// The coins of a walk: every place gives way about as often as any other,
+/// whether it is reached once or a million times. None where nothing is known.
+fn chances(random: &mut Random64, known: &Known) -> Option<Vec<Chance>> {
+    // In eighths of a switch per place.
+    const SHARES: [u64; 3] = [1, 4, 16];
+    if known.accesses.is_empty() {
+        return None;
+    }
+    let share = SHARES[random.below(SHARES.len() as u64) as usize];
+    let one = |place, count: u64| Chance {
+        place,
+        one_in: (count.saturating_mul(8) / share).max(2),
+    };
+    let mut chances: Vec<Chance> = known
+        .accesses
+        .iter()
+        .map(|(pc, count)| one(Place::Access(*pc), *count))
+        .collect();
+    if random.below(2) == 0 {
+        let sequencers = [
+            (Place::Locked, known.locked.rest()),
+            (Place::Call, known.calls.rest()),
+        ];
+        chances.extend(
+            sequencers
+                .into_iter()
+                .filter(|(_, count)| *count > 0)
+                .map(|(place, count)| one(place, count)),
+        );
+    }
+    Some(chances)
+}
+
 /// PCT over steps.
 pub struct Steps {
     random: Random64,
@@ -210,9 +283,6 @@ pub struct Steps {
 
 /// Random priorities lie above this; demotions below.
 const DEMOTED: u64 = 1 << 62;
-
-/// Slices of others for which a thread is held.
-const PATIENCE: u32 = 500;
 
 impl Steps {
     pub fn new(seed: u64, changes: &[Change]) -> Self {
@@ -299,7 +369,7 @@ impl Policy for Steps {
         let thread = here.moment.thread;
         self.demote(thread);
         if held {
-            self.held.insert(thread, PATIENCE);
+            self.held.insert(thread, RESTS);
         }
         true
     }

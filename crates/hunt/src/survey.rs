@@ -1,6 +1,6 @@
 //! What a recording says about where to preempt and where a switch is.
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
 use race::{Frame, Instance, Moment, Report};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -37,18 +37,27 @@ pub fn races(directory: &Path) -> Result<Races, String> {
             accesses.chain(occurrences).collect::<Vec<_>>()
         })
         .collect();
+    let granules: BTreeSet<u64> = report
+        .races
+        .iter()
+        .flat_map(|race| {
+            let accesses = race.accesses.iter().filter_map(|access| access.address);
+            let occurrences = race.occurrences.iter().map(|occurrence| occurrence.address);
+            accesses.chain(occurrences).map(|address| address / 8)
+        })
+        .collect();
     Ok(Races {
         races: report
             .races
             .iter()
             .map(|race| race.fingerprint.0.clone())
             .collect(),
-        pcs: pcs(directory, &moments)?,
+        pcs: pcs(directory, &moments, &granules)?,
     })
 }
 
-/// The instructions at these moments.
-fn pcs(directory: &Path, moments: &[Moment]) -> Result<Vec<u64>, String> {
+/// The instructions at these moments, and others that may race.
+fn pcs(directory: &Path, moments: &[Moment], granules: &BTreeSet<u64>) -> Result<Vec<u64>, String> {
     let mut pcs = BTreeSet::new();
     let mut vm = at(directory, moments, |vm, moment| {
         if let Some(regs) = vm.registers(moment.thread) {
@@ -57,16 +66,18 @@ fn pcs(directory: &Path, moments: &[Moment]) -> Result<Vec<u64>, String> {
         }
     })?;
     vm.run(None).map_err(|error| error.to_string())?;
-    pcs.extend(locked(&vm));
+    pcs.extend(likely(&vm, granules));
     Ok(pcs.into_iter().collect())
 }
 
-/// Locked instructions of the program's own code: between a look and the
-/// exchange that relies on it there need be neither a race nor a sequencer.
-fn locked(vm: &Vm) -> BTreeSet<u64> {
+/// Instructions of the program's own code that this run says nothing of, and
+/// that may matter all the same: locked ones, because between a look and the
+/// exchange that relies on it there need be neither a race nor a sequencer; and
+/// those that access a variable known to race, in code that was not reached.
+fn likely(vm: &Vm, granules: &BTreeSet<u64>) -> BTreeSet<u64> {
     const MANY: usize = 64;
     let modules = explore::modules(vm);
-    let mut found = BTreeSet::new();
+    let (mut locked, mut racy) = (BTreeSet::new(), BTreeSet::new());
     for loaded in modules.modules() {
         let module = loaded.module;
         if !module.has_debug_info() || is_library(module.name()) {
@@ -77,13 +88,25 @@ fn locked(vm: &Vm) -> BTreeSet<u64> {
                 continue;
             };
             for instruction in Decoder::with_ip(64, code, function.start, DecoderOptions::NONE) {
-                if instruction.has_lock_prefix() && found.len() < MANY {
-                    found.insert(instruction.ip().wrapping_add(loaded.bias));
+                let pc = instruction.ip().wrapping_add(loaded.bias);
+                if instruction.has_lock_prefix() && locked.len() < MANY {
+                    locked.insert(pc);
+                }
+                if instruction.is_ip_rel_memory_operand()
+                    && instruction.mnemonic() != Mnemonic::Lea
+                    && racy.len() < MANY
+                {
+                    let address = instruction.ip_rel_memory_address();
+                    if granules.contains(&(address.wrapping_add(loaded.bias) / 8)) {
+                        racy.insert(pc);
+                        racy.extend(follower(pc));
+                    }
                 }
             }
         }
     }
-    found
+    locked.append(&mut racy);
+    locked
 }
 
 fn is_library(name: &str) -> bool {

@@ -31,11 +31,17 @@ pub const TURN: u64 = 10_000_000;
 /// a thread that ticks for ever never run out of others.
 const PATIENCE: u32 = 2_000;
 
+/// The same for a thread that waits for all others.
+pub const RESTS: u32 = 500;
+
 /// At `at`, thread `to` goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Switch {
     pub at: Moment,
     pub to: u32,
+    /// The thread does not go on until nobody else can, sleepers included.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub held: bool,
 }
 
 /// The access at `after` waits for the one at `before`.
@@ -78,6 +84,7 @@ pub fn of_slices(slices: impl IntoIterator<Item = (u32, u64)>) -> Vec<Switch> {
             switches.push(Switch {
                 at: Moment::new(from, count),
                 to: thread,
+                held: false,
             });
         }
         *executed.entry(thread).or_default() += instructions;
@@ -99,13 +106,15 @@ pub struct Followed {
 
 pub struct Directed {
     /// By thread and count.
-    switches: BTreeMap<u32, BTreeMap<u64, u32>>,
+    switches: BTreeMap<u32, BTreeMap<u64, Switch>>,
     precedences: Vec<Precedence>,
     executed: BTreeMap<u32, u64>,
     queue: Vec<u32>,
-    /// Who was switched away from, for whom, and for how many slices more it
-    /// waits for that one.
-    held: Option<(u32, u32, u32)>,
+    /// The switch under way, and for how many slices more its thread waits for
+    /// the other.
+    held: Option<(Switch, u32)>,
+    /// Threads that wait for all others, and for how many slices more.
+    resting: BTreeMap<u32, u32>,
     exited: BTreeSet<u32>,
     /// Who runs, and for how many instructions by now.
     row: (u32, u64),
@@ -118,12 +127,12 @@ impl Directed {
         precedences: &[Precedence],
         followed: Rc<RefCell<Followed>>,
     ) -> Self {
-        let mut by_thread: BTreeMap<u32, BTreeMap<u64, u32>> = BTreeMap::new();
+        let mut by_thread: BTreeMap<u32, BTreeMap<u64, Switch>> = BTreeMap::new();
         for switch in switches {
             by_thread
                 .entry(switch.at.thread)
                 .or_default()
-                .insert(switch.at.count, switch.to);
+                .insert(switch.at.count, *switch);
         }
         Directed {
             switches: by_thread,
@@ -131,6 +140,7 @@ impl Directed {
             executed: BTreeMap::new(),
             queue: Vec::new(),
             held: None,
+            resting: BTreeMap::new(),
             exited: BTreeSet::new(),
             row: (0, 0),
             followed,
@@ -193,14 +203,15 @@ impl Directed {
             self.exited.insert(thread);
         }
         let count = self.executed(thread);
-        let to = self
+        let switch = self
             .switches
             .get_mut(&thread)
             .and_then(|switches| switches.remove(&count));
-        match to {
-            Some(to) => {
+        match switch {
+            Some(switch) => {
                 self.put_last(thread);
-                self.held = Some((thread, to, PATIENCE));
+                self.resting.remove(&switch.to);
+                self.held = Some((switch, PATIENCE));
             }
             None if end == SliceEnd::Yielded || self.in_a_row(thread) >= TURN => {
                 self.row = (0, 0);
@@ -225,20 +236,17 @@ impl Policy for Directed {
             thread,
             instructions: policy.turn(thread),
         };
-        if let Some((thread, to, patience)) = self.held {
+        self.resting.retain(|_, patience| {
+            *patience = patience.saturating_sub(1);
+            *patience > 0
+        });
+        if let Some((switch, patience)) = self.held {
+            let to = switch.to;
+            self.held = (patience > 0 && !self.exited.contains(&to))
+                .then_some((switch, patience.saturating_sub(1)));
             if runnable.contains(&to) && self.waits_by(to).is_none() {
-                self.held = None;
-                self.followed.borrow_mut().made.push(Switch {
-                    at: Moment::new(thread, self.executed(thread)),
-                    to,
-                });
                 return go(to, self);
             }
-            self.held = (patience > 0 && !self.exited.contains(&to)).then_some((
-                thread,
-                to,
-                patience.saturating_sub(1),
-            ));
         }
         let free = |thread: &u32| !self.holds(*thread);
         // Whoever is waited for by a precedence goes first.
@@ -267,6 +275,18 @@ impl Policy for Directed {
     }
 
     fn ran(&mut self, thread: u32, instructions: u64) {
+        // Who is to go on may find that it has to wait: the switch is made
+        // when it does something.
+        if let Some((switch, _)) = self.held
+            && switch.to == thread
+            && instructions > 0
+        {
+            self.held = None;
+            if switch.held {
+                self.resting.insert(switch.at.thread, RESTS);
+            }
+            self.followed.borrow_mut().made.push(switch);
+        }
         *self.executed.entry(thread).or_default() += instructions;
         self.row = (thread, self.in_a_row(thread) + instructions);
         let met = self
@@ -278,11 +298,14 @@ impl Policy for Directed {
     }
 
     fn holds(&self, thread: u32) -> bool {
-        self.held.is_some_and(|(held, ..)| held == thread) || self.waits_by(thread).is_some()
+        self.held
+            .is_some_and(|(switch, _)| switch.at.thread == thread)
+            || self.resting.contains_key(&thread)
+            || self.waits_by(thread).is_some()
     }
 
     fn lets_go(&mut self) -> bool {
-        if self.held.take().is_some() {
+        if self.held.take().is_some() || self.resting.pop_first().is_some() {
             return true;
         }
         let before = self.precedences.len();
@@ -311,6 +334,7 @@ mod tests {
         Switch {
             at: Moment::new(thread, count),
             to,
+            held: false,
         }
     }
 
@@ -380,6 +404,61 @@ mod tests {
         let mut policy = Directed::new(&wanted, &[], followed.clone());
         let slices = play(&mut policy, &[(1, 50), (2, 60), (3, 10)]);
         assert_eq!(slices, [(1, 20), (3, 7), (2, 60), (1, 30), (3, 3)]);
+        assert_eq!(followed.borrow().made, wanted);
+    }
+
+    /// A sleep is begun again when it is over: it takes no instruction until
+    /// then.
+    #[test]
+    fn a_switch_to_a_thread_that_sleeps_waits_for_it() {
+        let mut policy = Directed::new(&[switch(1, 20, 2), switch(2, 7, 1)], &[], Rc::default());
+        policy.choose(&[1, 2], None);
+        policy.ran(1, 20);
+        let choice = policy.choose(&[1, 2], Some((1, SliceEnd::Expired)));
+        assert_eq!(choice.thread, 2);
+        policy.ran(2, 7);
+        // The first thread is asked, and sleeps.
+        let choice = policy.choose(&[1, 2], Some((2, SliceEnd::Expired)));
+        assert_eq!(choice.thread, 1);
+        policy.ran(1, 0);
+        let choice = policy.choose(&[2], Some((1, SliceEnd::Blocked)));
+        assert_eq!(choice.instructions, 0, "the second thread waits for it");
+        assert!(policy.holds(2));
+        let choice = policy.choose(&[1, 2], None);
+        assert_eq!(choice.thread, 1);
+        policy.ran(1, 5);
+        assert!(!policy.holds(2));
+    }
+
+    #[test]
+    fn a_held_thread_waits_until_nobody_else_can_go_on() {
+        let held = Switch {
+            held: true,
+            ..switch(2, 7, 1)
+        };
+        let mut policy = Directed::new(&[held], &[], Rc::default());
+        policy.choose(&[2], None);
+        policy.ran(2, 7);
+        let choice = policy.choose(&[1, 2], Some((2, SliceEnd::Expired)));
+        assert_eq!(choice.thread, 1);
+        policy.ran(1, 5);
+        // The first thread sleeps.
+        let choice = policy.choose(&[2], Some((1, SliceEnd::Blocked)));
+        assert_eq!(choice.instructions, 0);
+        assert!(policy.holds(2) && policy.lets_go() && !policy.holds(2));
+    }
+
+    #[test]
+    fn a_switch_to_a_held_thread_lets_it_go() {
+        let held = |switch| Switch {
+            held: true,
+            ..switch
+        };
+        let wanted = [held(switch(1, 20, 2)), held(switch(2, 7, 1))];
+        let followed = Rc::new(RefCell::new(Followed::default()));
+        let mut policy = Directed::new(&wanted, &[], followed.clone());
+        let slices = play(&mut policy, &[(1, 50), (2, 60)]);
+        assert_eq!(slices, [(1, 20), (2, 7), (1, 30), (2, 53)]);
         assert_eq!(followed.borrow().made, wanted);
     }
 

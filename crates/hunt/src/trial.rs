@@ -10,11 +10,14 @@
 //! that its recording has an end and replays to there.
 
 use crate::failure::{Failure, Signature};
+use crate::lockstep::Lockstep;
 use crate::plan::{Count, Place, Plan, Steps};
 use crate::switches::{Directed, Followed, Precedence, Switch};
+use crate::walk::Walk;
 use crate::whatif::Fence;
 use detect::AddedLock;
 use explore::Ending;
+use race::Moment;
 use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
@@ -34,8 +37,14 @@ use vm::{Program, Stop, Vm};
 /// Output that a pattern is looked for in.
 const LOOKED_AT: u64 = 4 << 20;
 
-/// How long a run that used up its instructions is watched for loops.
+/// A run that has used up one part in so many of its instructions is looked at
+/// already, and how long it is watched for loops: with every thread at its
+/// turn, twice as long as runs take; whoever works is through by then.
+const EARLY: u64 = 16;
 const WATCHED: u64 = 1_000_000;
+
+/// Preemptions of a run that are told.
+const TOLD: usize = 100_000;
 
 /// The schedule of a run.
 #[derive(Debug, Clone)]
@@ -78,6 +87,8 @@ pub struct Seen {
     /// A number for the interleaving.
     pub interleaving: u64,
     pub followed: Followed,
+    /// Switches away from a thread that could have gone on.
+    pub preempted: Vec<Switch>,
 }
 
 /// What the counting policy has counted.
@@ -87,6 +98,22 @@ struct Book {
     locked: Count,
     calls: Count,
     slices: Vec<(u32, u64)>,
+    executed: BTreeMap<u32, u64>,
+    preempted: Vec<Switch>,
+}
+
+impl Book {
+    /// A thread was stopped, and another goes on.
+    fn switch(&mut self, from: u32, to: u32, held: bool) {
+        if self.preempted.len() < TOLD {
+            let count = self.executed.get(&from).copied().unwrap_or(0);
+            self.preempted.push(Switch {
+                at: Moment::new(from, count),
+                to,
+                held,
+            });
+        }
+    }
 }
 
 /// Counts what a policy is told.
@@ -96,13 +123,30 @@ struct Counted {
     decides: bool,
     /// More than one thread has been seen.
     several: bool,
+    /// Who was stopped while it could have gone on, and nobody has since.
+    stopped: Option<u32>,
     book: Rc<RefCell<Book>>,
 }
 
 impl Policy for Counted {
     fn choose(&mut self, runnable: &[u32], last: Option<(u32, SliceEnd)>) -> Choice {
         self.several |= runnable.len() > 1;
-        self.policy.choose(runnable, last)
+        let choice = self.policy.choose(runnable, last);
+        if let Some((thread, end)) = last {
+            let could = matches!(
+                end,
+                SliceEnd::Expired | SliceEnd::Sequencer | SliceEnd::Interrupted
+            );
+            self.stopped = could.then_some(thread);
+        }
+        if choice.instructions > 0
+            && let Some(from) = self.stopped.take()
+            && from != choice.thread
+        {
+            let held = self.policy.holds(from);
+            self.book.borrow_mut().switch(from, choice.thread, held);
+        }
+        choice
     }
 
     fn at_sequencers(&self) -> bool {
@@ -119,6 +163,7 @@ impl Policy for Counted {
             Some((last, count)) if *last == thread => *count += instructions,
             _ => book.slices.push((thread, instructions)),
         }
+        *book.executed.entry(thread).or_default() += instructions;
         self.policy.ran(thread, instructions);
     }
 
@@ -194,12 +239,21 @@ impl Subject<'_> {
                 steps = true;
                 Box::new(Steps::new(*seed, changes))
             }
+            Schedule::Planned(Plan::Walk { seed, chances }) => {
+                steps = true;
+                Box::new(Walk::new(*seed, chances))
+            }
+            Schedule::Planned(Plan::Lockstep(pace)) => {
+                steps = true;
+                Box::new(Lockstep::new(*pace))
+            }
         };
         let calm = matches!(schedule, Schedule::Planned(Plan::Calm));
         let mut policy: Box<dyn Policy> = Box::new(Counted {
             policy,
             decides: !calm,
             several: false,
+            stopped: None,
             book: book.clone(),
         });
         if let Some(section) = self.section {
@@ -207,34 +261,35 @@ impl Subject<'_> {
         }
         let mut vm = Vm::record_under(&recording, self.program, self.seed, policy, None)?;
         vm.stop_when_stuck();
-        vm.stop_after(self.limit);
         if let Some(section) = self.section {
             vm.preempt_at(section.instructions());
         }
         if steps {
-            let wanted = |pc: &&u64| match schedule {
-                Schedule::Planned(Plan::Steps { changes, .. }) => changes
-                    .iter()
-                    .any(|change| change.place == Place::Access(**pc)),
-                _ => true,
+            let asked = match schedule {
+                Schedule::Planned(plan) => plan.accesses(),
+                Schedule::Directed { .. } => None,
             };
+            let wanted = |pc: &&u64| asked.as_ref().is_none_or(|asked| asked.contains(*pc));
             vm.preempt_at(self.racy.iter().filter(wanted).copied());
         }
-        let stop = vm.run(None)?;
-        let modules = explore::modules(&vm);
-        let ending = match stop {
-            Stop::Limit => {
-                let limits = Limits {
-                    instructions: u64::MAX / 2,
-                    ..Limits::default()
-                };
-                let watched = vm.copy(limits, |vm| explore::finish(vm, WATCHED));
-                match watched.and_then(|copy| copy.join()) {
-                    Ok(Ok(ending @ (Ending::Hang { .. } | Ending::Deadlock { .. }))) => ending,
-                    _ => Ending::Unfinished,
-                }
+        let mut hangs = None;
+        let mut stop = Stop::Limit;
+        for limit in [self.limit / EARLY, self.limit] {
+            vm.stop_after(limit);
+            stop = vm.run(None)?;
+            if stop != Stop::Limit {
+                break;
             }
-            stop => explore::ended(&mut vm, stop, &modules),
+            hangs = self.hangs(&mut vm);
+            if hangs.is_some() {
+                break;
+            }
+        }
+        let modules = explore::modules(&vm);
+        let ending = match (stop, hangs) {
+            (Stop::Limit, Some(ending)) => ending,
+            (Stop::Limit, None) => Ending::Unfinished,
+            (stop, _) => explore::ended(&mut vm, stop, &modules),
         };
         let exit_stack = match (&ending, stop) {
             (Ending::Exited(_), Stop::Ended(_)) => vm
@@ -292,8 +347,26 @@ impl Subject<'_> {
             threads,
             interleaving: xxhash_rust::xxh3::xxh3_64(&words),
             followed: followed.borrow().clone(),
+            preempted: std::mem::take(&mut book.preempted),
         };
         Ok(seen)
+    }
+
+    /// Whether a run that has taken long already will never end.
+    fn hangs(&self, vm: &mut Vm) -> Option<Ending> {
+        let limits = Limits {
+            instructions: u64::MAX / 2,
+            ..Limits::default()
+        };
+        let turns = (2 * (self.limit / crate::ENDLESS)).max(WATCHED);
+        let watched = vm.copy(limits, |vm| {
+            vm.schedule_by(PolicyName::RoundRobin.build(0, vm::DEFAULT_QUANTUM));
+            explore::finish(vm, turns)
+        });
+        match watched.and_then(|copy| copy.join()) {
+            Ok(Ok(ending @ (Ending::Hang { .. } | Ending::Deadlock { .. }))) => Some(ending),
+            _ => None,
+        }
     }
 }
 

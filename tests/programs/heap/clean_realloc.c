@@ -14,6 +14,8 @@ static void *work(void *number) {
     char *text = 0;
     for (int length = 1; length < 400; length += 13) {
         text = realloc(text, length + 1);
+        if (length > 13 && (text[0] != 'a' || text[length - 14] != 'a'))
+            abort();
         memset(text, 'a', length);
         text[length] = 0;
         if ((int)strlen(text) != length || strchr(text, 'b') || strcmp(text, text))
@@ -41,6 +43,8 @@ static void *work(void *number) {
         if (zeroes[index])
             abort();
     zeroes = reallocarray(zeroes, 200, sizeof *zeroes);
+    if (zeroes[0] || zeroes[76])
+        abort();
     zeroes[199] = 1;
     free(zeroes);
     char *large = malloc(1 << 20);

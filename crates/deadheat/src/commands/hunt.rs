@@ -369,10 +369,15 @@ fn place(frames: &[race::Frame]) -> String {
 
 fn switch_words(scene: &Scene) -> String {
     format!(
-        "thread {} stops at {} (moment {}), thread {} goes on at {}",
+        "thread {} stops at {} (moment {}){}, thread {} goes on at {}",
         scene.switch.at.thread,
         place(&scene.from),
         scene.switch.at,
+        if scene.switch.held {
+            " until all others wait, sleepers included"
+        } else {
+            ""
+        },
         scene.switch.to,
         place(&scene.onto)
     )

@@ -18,8 +18,8 @@
 //! What is let pass: reads of sixteen bytes and more near live memory, because
 //! the C library's string functions read whole vectors; accesses of the
 //! dynamic linker, of allocators' own libraries, and those whose stack has no
-//! frame of the program (the C library tidying up a thread). `realloc` is not
-//! quarantined: the old block may be handed out again.
+//! frame of the program (the C library tidying up a thread). `realloc` is made
+//! a `malloc`, and what the old block holds is copied: the old one stays.
 //! Guarantee: what is reported is an access outside the block, or to a block
 //! that was freed, by the program's own calls. Not everything is seen: a wild
 //! pointer into another live block is an access like any other.
@@ -153,6 +153,8 @@ struct Call {
     pointer: u64,
     /// An outer call of the same kind accounts for it.
     inner: bool,
+    /// It is a reallocation that only allocates.
+    moves: bool,
 }
 
 /// An error, as far as the heap knows it.
@@ -183,6 +185,14 @@ pub fn argument(regs: &Registers, number: u8) -> u64 {
     ORDER
         .get(usize::from(number))
         .map_or(0, |register| regs.gpr[*register])
+}
+
+/// What one block holds goes into another, as far as both are there.
+fn carry_over(from: u64, to: u64, size: u64) {
+    if let Ok(bytes) = vm::memory::read_vec(from, size as usize) {
+        // A block that was just handed out can be written.
+        let _ = vm::memory::write(to, &bytes);
+    }
 }
 
 fn size_of(regs: &Registers, size: Size) -> u64 {
@@ -248,6 +258,7 @@ impl Heap {
             block: None,
             pointer: 0,
             inner,
+            moves: false,
         };
         match followed.role {
             Role::Free { block } if !inner => {
@@ -272,11 +283,26 @@ impl Heap {
                 if old != 0 && call.block.is_none() && !inner {
                     wrong = self.bad_free(followed.custom, old);
                 }
+                if let Some(block) = call.block
+                    && judged
+                    && !inner
+                    && !followed.custom
+                    && call.size > 0
+                    && self.quarantined + block.size <= QUARANTINE
+                {
+                    self.quarantined += block.size;
+                    call.moves = true;
+                }
             }
             Role::UsableSize => call.pointer = argument(regs, 0),
         }
+        let after = if call.moves {
+            AfterHook::FirstArgument(0)
+        } else {
+            AfterHook::TellReturn
+        };
         self.calls.entry(moment.thread).or_default().push(call);
-        (AfterHook::TellReturn, wrong)
+        (after, wrong)
     }
 
     /// Frees a block; says whether the call is left out, and what is wrong
@@ -372,6 +398,12 @@ impl Heap {
             Role::Reallocate { .. } => {
                 // What it held is there again.
                 let zeroed = call.block.is_some();
+                if let Some(old) = call.block
+                    && call.moves
+                    && result != 0
+                {
+                    carry_over(old.start, result, old.size.min(call.size));
+                }
                 if let Some(old) = call.block
                     && (result != 0 || call.size == 0)
                     && self.blocks(custom).live.get(&old.start) == Some(&old)
@@ -778,6 +810,23 @@ mod tests {
         call(&mut heap, REALLOCATE, [0x5010, 99], 0x7010);
         assert_eq!(kind(&heap, 0x5010, 8), Some(ErrorKind::UseAfterFree));
         assert_eq!(kind(&heap, 0x7010 + 90, 8), None);
+    }
+
+    /// Once errors count, what a block was stays nobody's.
+    #[test]
+    fn a_block_that_is_reallocated_is_quarantined() {
+        let (old, new) = (vec![7u8; 16], vec![0u8; 32]);
+        let (from, to) = (old.as_ptr() as u64, new.as_ptr() as u64);
+        let mut heap = Heap::default();
+        call(&mut heap, ALLOCATE, [16, 0], from);
+        let moment = Moment::new(1, 10);
+        let registers = regs(0x10, 0x9000, [from, 32], 0);
+        let (after, wrong) = heap.called(REALLOCATE, moment, &registers, true);
+        assert_eq!((after, wrong), (AfterHook::FirstArgument(0), None));
+        heap.returned(0x10, moment, &regs(0, 0x9008, [0, 0], to));
+        assert_eq!(vm::memory::read_vec(to, 16), Ok(old));
+        assert_eq!(kind(&heap, from, 8), Some(ErrorKind::UseAfterFree));
+        assert_eq!(kind(&heap, to + 24, 8), None);
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! a second one, where the moments are known: at the entries of functions that
 //! are followed, at instructions that are hooked, at system calls.
 
-use super::allocators;
-use super::finding::Finding;
+use super::finding::{ErrorKind, Finding};
+use super::{allocators, returns};
 use crate::names;
 use race::{Frame, Moment};
 use std::any::Any;
@@ -58,32 +58,43 @@ pub fn fill(findings: &mut [Finding], stacks: &Stacks) {
     }
 }
 
+/// Writes to return addresses: bytes from where and how many.
+pub type Overwrites = BTreeMap<Moment, (u64, u64)>;
+
+/// Those of `findings`.
+pub fn overwrites(findings: &[Finding]) -> Overwrites {
+    findings
+        .iter()
+        .filter(|finding| finding.kind == ErrorKind::ReturnAddress)
+        .map(|finding| (finding.moment, (finding.address, finding.size)))
+        .collect()
+}
+
 /// Reads the stacks of an execution.
 pub struct Scenes {
     stacks: Rc<RefCell<Stacks>>,
+    /// Where a stack is only read if the frame is there whose return address
+    /// is written to.
+    overwrites: Overwrites,
     modules: ModuleMap,
     /// Functions to stop at, by name, where the modules are mapped later.
     names: Vec<String>,
 }
 
 impl Scenes {
-    /// In a copy: the moments lie between here and the end; `pcs` are the
-    /// instructions of those that are no calls.
-    pub fn watch(
-        vm: &mut Vm,
-        wanted: Stacks,
-        pcs: impl Iterator<Item = u64>,
-    ) -> Rc<RefCell<Stacks>> {
-        let stacks = Rc::new(RefCell::new(wanted));
+    /// In a copy: the moments of the findings lie between here and the end.
+    pub fn watch(vm: &mut Vm, findings: &[Finding]) -> Rc<RefCell<Stacks>> {
+        let stacks = Rc::new(RefCell::new(wanted(findings)));
         let scenes = Scenes {
             stacks: stacks.clone(),
+            overwrites: overwrites(findings),
             modules: ModuleMap::new(),
             names: Vec::new(),
         };
         // The modules are told when the observer is added.
         vm.observe(Box::new(scenes));
-        for pc in pcs {
-            vm.watch_code(pc);
+        for finding in findings {
+            vm.watch_code(finding.pc);
         }
         stacks
     }
@@ -91,6 +102,9 @@ impl Scenes {
     fn note(&mut self, moment: Moment, registers: &Registers) {
         if let Some(stack) = self.stacks.borrow_mut().get_mut(&moment)
             && stack.is_empty()
+            && self.overwrites.get(&moment).is_none_or(|(address, size)| {
+                returns::is_destroyed(&self.modules, registers, *address, *size)
+            })
         {
             *stack = names::stack(&self.modules, registers);
         }
@@ -144,6 +158,7 @@ pub fn recorded(
             .collect();
         vm.observe(Box::new(Scenes {
             stacks: stacks.clone(),
+            overwrites: Overwrites::new(),
             modules: ModuleMap::new(),
             names,
         }));

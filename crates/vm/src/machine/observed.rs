@@ -199,11 +199,16 @@ impl Vm {
         let (mut follow, mut skip) = (false, false);
         let mut hold = None;
         let mut release = None;
+        let mut argument = None;
         for observer in &mut self.observers {
             match observer.hook(moment, &regs) {
                 AfterHook::Nothing => {}
                 AfterHook::TellReturn => follow = true,
                 AfterHook::SkipCall => skip = self.copy.is_some(),
+                AfterHook::FirstArgument(value) => {
+                    follow = true;
+                    argument = self.copy.is_some().then_some(value);
+                }
                 AfterHook::Hold(patience) => hold = Some(patience),
                 AfterHook::Release(thread) => release = Some(thread),
             }
@@ -216,6 +221,9 @@ impl Vm {
             self.context.regs.rip = back;
             self.context.regs.gpr[reg::RSP] = stack + 8;
             return Hooked::Elsewhere;
+        }
+        if let Some(value) = argument {
+            self.context.regs.gpr[reg::RDI] = value;
         }
         if follow {
             self.returns.push(PendingReturn {

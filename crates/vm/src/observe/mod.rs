@@ -82,6 +82,9 @@ pub enum AfterHook {
     /// In a copy: the call returns at once, without being made. Anywhere else
     /// nothing, because an observer never changes a recorded execution.
     SkipCall,
+    /// In a copy: the call is made with this as its first argument, and its
+    /// return told. Anywhere else only its return is told.
+    FirstArgument(u64),
     /// While recording: the thread waits here, before the instruction, until
     /// it is released or patience is over.
     Hold(Patience),
