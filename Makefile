@@ -48,7 +48,7 @@ test: build
 # Every corpus runs, whatever became of the one before; each writes its row of
 # docs/results/test-all.md (scripts/corpus says how).
 test-all: test
-	@scripts/need chromium python3-jsonschema npm dpkg-dev cmake meson ninja-build redis-server redis-tools memcached bzip2
+	@scripts/need chromium python3-jsonschema npm dpkg-dev cmake meson ninja-build redis-server redis-tools memcached bzip2 libbz2-dev python3
 	@scripts/corpus --begin
 	scripts/corpus differential env DEADHEAT_DIFFERENTIAL_SECONDS=1800 cargo test --release -p deadheat --test differential -- --nocapture
 	scripts/corpus identity env DEADHEAT_IDENTITY_SEEDS=10 cargo test --release -p deadheat --test identity
@@ -59,6 +59,8 @@ test-all: test
 	scripts/corpus "known accesses" env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test known_accesses
 	scripts/corpus races env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
 	scripts/corpus classes cargo test --release -p deadheat --test classes -- --ignored
+	scripts/corpus "memory errors" cargo test --release -p deadheat --test heap -- --ignored
+	scripts/corpus "locks of a real program" scripts/check-consequences
 	scripts/corpus hunt cargo test --release -p deadheat --test hunt -- --ignored --nocapture
 	scripts/corpus "damaged debug info" env DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed
 	scripts/corpus "random monitored programs" env DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
