@@ -24,8 +24,8 @@ pub struct Pace {
 
 impl Pace {
     const STEPS: [u64; 4] = [1, 2, 3, 5];
-    /// Accesses, sequencers, both.
-    const KINDS: [(bool, bool); 3] = [(true, false), (false, true), (true, true)];
+    /// Both accesses and sequencers, sequencers, accesses.
+    const KINDS: [(bool, bool); 3] = [(true, true), (false, true), (true, false)];
     pub const ALL: u64 = 2 * (Self::STEPS.len() * Self::KINDS.len()) as u64;
 
     /// The `number`th, short steps first.

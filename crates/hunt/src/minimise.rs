@@ -86,8 +86,8 @@ mod tests {
 
     fn needed(needs: &[u32], from: u32) -> (Vec<u32>, usize) {
         let mut tries = 0;
-        let found = minimise((0..from).collect(), &mut |candidates| {
-            candidates.find(|candidate| {
+        let found = minimise((0..from).collect(), &mut |mut candidates| {
+            Iterator::find(&mut candidates, |candidate| {
                 tries += 1;
                 needs.iter().all(|need| candidate.contains(need))
             })
@@ -117,8 +117,8 @@ mod tests {
     /// The first half only works as a whole, and is not needed.
     #[test]
     fn what_hangs_together_goes_together() {
-        let found = minimise((0..40).collect::<Vec<u32>>(), &mut |candidates| {
-            candidates.find(|candidate| {
+        let found = minimise((0..40).collect::<Vec<u32>>(), &mut |mut candidates| {
+            Iterator::find(&mut candidates, |candidate| {
                 let early = candidate.iter().filter(|item| **item < 20).count();
                 (early == 0 || early == 20) && candidate.contains(&38) && candidate.contains(&39)
             })

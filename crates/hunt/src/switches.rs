@@ -27,6 +27,10 @@ use vm::schedule::{Choice, Policy, SliceEnd};
 /// ever.
 pub const TURN: u64 = 10_000_000;
 
+/// The same under a list of switches: what another policy's turns led to is in
+/// the list, so its own must not come before.
+const LONG_TURN: u64 = 10 * TURN;
+
 /// A thread is held back for this many slices of others at most: programs with
 /// a thread that ticks for ever never run out of others.
 const PATIENCE: u32 = 2_000;
@@ -185,8 +189,8 @@ impl Directed {
             .filter(|count| *count > executed)
             .map(|count| count - executed)
             .min()
-            .unwrap_or(TURN)
-            .min(TURN - self.in_a_row(thread))
+            .unwrap_or(LONG_TURN)
+            .min(LONG_TURN.saturating_sub(self.in_a_row(thread)).max(1))
     }
 
     /// Instructions since somebody else ran.
@@ -213,7 +217,7 @@ impl Directed {
                 self.resting.remove(&switch.to);
                 self.held = Some((switch, PATIENCE));
             }
-            None if end == SliceEnd::Yielded || self.in_a_row(thread) >= TURN => {
+            None if end == SliceEnd::Yielded || self.in_a_row(thread) >= LONG_TURN => {
                 self.row = (0, 0);
                 self.put_last(thread);
             }

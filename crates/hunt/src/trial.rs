@@ -25,11 +25,10 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::rc::Rc;
-use vm::record::{FORMAT, LeftOut, Manifest, Recording};
+use vm::record::{LeftOut, Manifest, Recording};
 use vm::schedule::{Choice, Here, Policy, PolicyName, SliceEnd};
 use vm::snapshot::Limits;
 use vm::{Program, Stop, Vm};
@@ -212,7 +211,7 @@ impl Subject<'_> {
     ) -> Result<Seen, vm::Error> {
         let manifest = Manifest {
             left_out: self.left_out.to_vec(),
-            ..manifest(self.program, self.seed)
+            ..Manifest::of(self.program, "hunt".into(), self.seed, vm::DEFAULT_QUANTUM)
         };
         let recording = Recording::create(directory, manifest)?;
         let book = Rc::new(RefCell::new(Book::default()));
@@ -367,24 +366,6 @@ impl Subject<'_> {
             Ok(Ok(ending @ (Ending::Hang { .. } | Ending::Deadlock { .. }))) => Some(ending),
             _ => None,
         }
-    }
-}
-
-/// What the recording says of itself.
-pub fn manifest(program: &Program, seed: u64) -> Manifest {
-    let directory = std::env::current_dir().unwrap_or_default();
-    Manifest {
-        format: u32::from(FORMAT),
-        made_by: format!("deadheat {}", env!("CARGO_PKG_VERSION")),
-        program: program.path.as_os_str().as_bytes().to_vec(),
-        arguments: program.arguments.clone(),
-        environment: program.environment.clone(),
-        directory: directory.as_os_str().as_bytes().to_vec(),
-        schedule: "hunt".into(),
-        seed,
-        quantum: vm::DEFAULT_QUANTUM,
-        left_out: Vec::new(),
-        guard: None,
     }
 }
 

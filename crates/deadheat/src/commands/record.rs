@@ -2,9 +2,8 @@
 
 use super::{Failure, end_like};
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use vm::record::{FORMAT, Manifest, Recording};
+use vm::record::{Manifest, Recording};
 use vm::schedule::PolicyName;
 use vm::{Program, ScheduleChoice, Stop, Vm};
 
@@ -106,21 +105,12 @@ pub fn create(
     schedule: ScheduleChoice,
     guard: Option<u64>,
 ) -> Result<Recording, Failure> {
-    let directory = std::env::current_dir().unwrap_or_default();
+    let name = schedule.policy.to_string();
     Ok(Recording::create(
         output,
         Manifest {
-            format: u32::from(FORMAT),
-            made_by: format!("deadheat {}", env!("CARGO_PKG_VERSION")),
-            program: program.path.as_os_str().as_bytes().to_vec(),
-            arguments: program.arguments.clone(),
-            environment: program.environment.clone(),
-            directory: directory.as_os_str().as_bytes().to_vec(),
-            schedule: schedule.policy.to_string(),
-            seed: schedule.seed,
-            quantum: schedule.quantum,
-            left_out: Vec::new(),
             guard,
+            ..Manifest::of(program, name, schedule.seed, schedule.quantum)
         },
     )?)
 }

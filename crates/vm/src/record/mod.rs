@@ -26,6 +26,7 @@ pub use steps::{Ending, ProcessStatus, Step, StepReader, StepWriter};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -123,6 +124,26 @@ pub struct Manifest {
     pub guard: Option<u64>,
 }
 
+impl Manifest {
+    /// Of a run of this program, in the present directory.
+    pub fn of(program: &crate::Program, schedule: String, seed: u64, quantum: u64) -> Manifest {
+        let directory = std::env::current_dir().unwrap_or_default();
+        Manifest {
+            format: u32::from(FORMAT),
+            made_by: format!("deadheat {}", env!("CARGO_PKG_VERSION")),
+            program: program.path.as_os_str().as_bytes().to_vec(),
+            arguments: program.arguments.clone(),
+            environment: program.environment.clone(),
+            directory: directory.as_os_str().as_bytes().to_vec(),
+            schedule,
+            seed,
+            quantum,
+            left_out: Vec::new(),
+            guard: None,
+        }
+    }
+}
+
 /// Calls of one function that return at once, without having done anything.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
@@ -218,7 +239,6 @@ pub struct Recording {
 impl Recording {
     /// The program that was recorded.
     pub fn program_path(&self) -> PathBuf {
-        use std::os::unix::ffi::OsStrExt;
         std::ffi::OsStr::from_bytes(&self.manifest.program).into()
     }
 
