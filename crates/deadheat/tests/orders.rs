@@ -4,11 +4,12 @@
 //! may give for the races between lines marked `// RACE`, over several
 //! recordings; `harmful` means that none of them may be No-State-Change.
 //! `// LABEL` and `// NOT-LABEL` say what must and must not be said beside it.
+//!
+//! `make test` plays two recordings of each program; the ignored test six, and
+//! runs both orders to the end as well, which must not change the answers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-const SEEDS: u64 = 2;
 
 fn deadheat() -> Command {
     Command::new(env!("CARGO_BIN_EXE_deadheat"))
@@ -41,7 +42,7 @@ fn line(access: &serde_json::Value, file: &str) -> Option<u64> {
     })
 }
 
-fn judge(source: &Path, folder: &Path) -> Result<(), String> {
+fn judge(source: &Path, folder: &Path, seeds: u64, explores: bool) -> Result<(), String> {
     let text = std::fs::read_to_string(source).unwrap();
     let file = source.file_name().unwrap().to_str().unwrap();
     let allowed: Vec<&str> = annotation(&text, "ORDERS")
@@ -58,7 +59,7 @@ fn judge(source: &Path, folder: &Path) -> Result<(), String> {
         .unwrap();
     assert!(built.success(), "{file} compiles");
     let mut recordings = Vec::new();
-    for seed in 0..SEEDS {
+    for seed in 0..seeds {
         let recording = folder.join(format!("{file}.{seed}"));
         deadheat()
             .args([
@@ -78,6 +79,7 @@ fn judge(source: &Path, folder: &Path) -> Result<(), String> {
     }
     let output = deadheat()
         .args(["classify", "--no-store", "--json"])
+        .args(if explores { &[][..] } else { &["--k", "0"] })
         .args(&recordings)
         .output()
         .unwrap();
@@ -131,11 +133,21 @@ fn judge(source: &Path, folder: &Path) -> Result<(), String> {
 
 #[test]
 fn every_category_gets_its_answer() {
+    check(2, false);
+}
+
+#[test]
+#[ignore = "six recordings of every program, explored to the end; part of `make test-all`"]
+fn every_category_gets_its_answer_in_many_recordings() {
+    check(6, true);
+}
+
+fn check(seeds: u64, explores: bool) {
     let folder = tempfile::tempdir().unwrap();
     let wrong: Vec<String> = programs()
         .iter()
         .filter_map(|source| {
-            let why = judge(source, folder.path()).err()?;
+            let why = judge(source, folder.path(), seeds, explores).err()?;
             Some(format!("{}: {why}", source.display()))
         })
         .collect();
