@@ -59,7 +59,7 @@ test-all: test
 	scripts/corpus "known accesses" env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test known_accesses
 	scripts/corpus races env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
 	scripts/corpus orders cargo test --release -p deadheat --test orders -- --ignored
-	scripts/corpus classes cargo test --release -p deadheat --test classes -- --ignored
+	scripts/corpus classes cargo test --release -p deadheat --test classes -- --ignored --nocapture
 	@scripts/need dpkg-dev libevent-dev libbz2-dev gdb python3
 	scripts/corpus applications bench/explore/applications
 	scripts/corpus hunt cargo test --release -p deadheat --test hunt -- --ignored --nocapture

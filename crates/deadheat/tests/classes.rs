@@ -242,6 +242,7 @@ fn check(name: &str, thorough: bool, seeds_of: impl Fn(u64) -> Range<u64> + Sync
     sources.sort();
     assert!(!sources.is_empty(), "no program was found");
     let next = AtomicUsize::new(0);
+    let runs = AtomicUsize::new(0);
     let failures = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -256,6 +257,7 @@ fn check(name: &str, thorough: bool, seeds_of: impl Fn(u64) -> Range<u64> + Sync
                     let mut problems = Vec::new();
                     let mut seen = BTreeSet::new();
                     for seed in seeds_of(number as u64) {
+                        runs.fetch_add(1, Ordering::Relaxed);
                         match judge(source, &program, &at, seed) {
                             Ok(names) => seen.extend(names),
                             Err(problem) => problems.push(format!("seed {seed}: {problem}")),
@@ -285,6 +287,12 @@ fn check(name: &str, thorough: bool, seeds_of: impl Fn(u64) -> Range<u64> + Sync
         }
     });
     let failures = failures.into_inner().expect("no test thread panicked");
+    println!(
+        "corpus: {} programs, {} runs under seeds of their own; {} programs with a wrong answer",
+        sources.len(),
+        runs.into_inner(),
+        failures.len()
+    );
     assert!(
         failures.is_empty(),
         "{} of {} programs failed:\n{}",
