@@ -114,6 +114,8 @@ pub struct Vm {
     last_slice: Option<(u32, SliceEnd)>,
     /// Slices in a row that gave way at once.
     waits_in_vain: usize,
+    /// It has been said that no thread can go on.
+    said_stuck: bool,
     /// Instructions granted to the running slice, and how many of them are
     /// still withheld from translated code.
     granted: u64,
@@ -133,6 +135,8 @@ pub struct Vm {
     /// Function entries observers follow, and calls of them under way.
     entries: HashSet<u64, Spread>,
     returns: Vec<PendingReturn>,
+    /// Empty, but for while it is told who returned.
+    returned: Vec<u64>,
     /// Chained hash of system calls and their results.
     pub(crate) trail: u64,
     pub(crate) ended: Option<ProcessStatus>,
@@ -200,6 +204,7 @@ impl Vm {
             slice: None,
             last_slice: None,
             waits_in_vain: 0,
+            said_stuck: false,
             granted: 0,
             reserve: 0,
             total: 0,
@@ -213,6 +218,7 @@ impl Vm {
             batch: Vec::new(),
             entries: HashSet::default(),
             returns: Vec::new(),
+            returned: Vec::new(),
             trail: 0,
             ended: None,
             fault: None,
