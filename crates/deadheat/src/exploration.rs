@@ -7,7 +7,7 @@ use explore::{
     Checks, Conclusion, Looked, Occurrence, Origin, Outcome, Recorded, Schedule, Settings, Subject,
     Witness,
 };
-use race::{Access, AccessKind, Evidence, Moment, Race, Report, Verdict, labels};
+use race::{Access, AccessKind, Evidence, Instance, Moment, Race, Report, Verdict, labels};
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -365,8 +365,13 @@ fn meet(
 
 fn occurrences(race: &Race, before: Option<Origin>) -> Vec<Occurrence> {
     let writes = |kind: AccessKind| kind != AccessKind::Read;
+    // Of a race that two threads made, instances of tasks that one thread ran
+    // tell nothing.
+    let apart = |instance: &&Instance| instance.first.thread != instance.second.thread;
+    let is_apart = race.occurrences.iter().any(|instance| apart(&instance));
     race.occurrences
         .iter()
+        .filter(|instance| !is_apart || apart(instance))
         .map(|instance| {
             // Which of the two sides came first may change from one occurrence
             // to the next; where that is not known, the first one may write.

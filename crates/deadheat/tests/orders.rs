@@ -154,6 +154,56 @@ fn check(seeds: u64, explores: bool) {
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
 }
 
+/// Two tasks that one thread ran, one after the other.
+const TASKS: &str = r#"#include <stdio.h>
+int sum;
+int main(void) {
+#pragma omp parallel num_threads(2)
+#pragma omp single
+    {
+#pragma omp task
+        sum += 1;
+#pragma omp task
+        sum += 2;
+#pragma omp taskwait
+    }
+    printf("%d\n", sum);
+    return 0;
+}
+"#;
+
+/// Whoever holds the thread back holds back both tasks: that says nothing about
+/// their order.
+#[test]
+fn tasks_of_one_thread_are_not_called_ordered() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("tasks.c"), TASKS).unwrap();
+    let built = Command::new("gcc")
+        .args(["-g", "-O0", "-fopenmp"])
+        .args([at("tasks.c"), "-o".into(), at("tasks")])
+        .status();
+    assert!(built.unwrap().success());
+    let recorded = deadheat()
+        .arg("record")
+        .arg("-o")
+        .args([at("recording"), "--".into(), at("tasks")])
+        .output();
+    assert!(recorded.unwrap().status.success());
+    let output = deadheat()
+        .args(["classify", "--no-store", "--json", "--pre-schedules", "0"])
+        .arg(at("recording"))
+        .output()
+        .unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let race = &report["races"][0];
+    let instance = &race["occurrences"][0];
+    let thread = |side: &str| instance[side].as_str().unwrap().split(':').next().unwrap();
+    assert_eq!(thread("first"), thread("second"), "{race:#}");
+    assert_eq!(race["states"], "replay-failure", "{race:#}");
+    assert_eq!(race["verdict"], "unclassified", "{race:#}");
+}
+
 /// A race by number, in either order, from the recording alone.
 #[test]
 fn either_order_runs_to_its_end() {
