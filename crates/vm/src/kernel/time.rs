@@ -7,10 +7,6 @@ use crate::thread::{Wait, WaitOn};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A sleep takes this much longer than it was asked to, as in Linux by default:
-/// a loop of naps would else go round far more often than natively.
-const TIMER_SLACK: u64 = 50_000;
-
 /// Nanoseconds of a timespec; EINVAL if it is out of range.
 pub(super) fn nanoseconds(time: libc::timespec) -> Result<u64, Halt> {
     if time.tv_sec < 0 || !(0..SECOND as i64).contains(&time.tv_nsec) {
@@ -138,8 +134,12 @@ impl Vm {
             return Err(Halt::Errno(libc::EFAULT));
         };
         let now = self.now();
+        let slack = self
+            .threads
+            .get(&self.current)
+            .map_or(0, |thread| thread.timer_slack);
         if !call.again && deadline > now {
-            deadline = deadline.saturating_add(TIMER_SLACK);
+            deadline = deadline.saturating_add(slack);
         }
         if deadline <= now {
             // A sleep of nothing gives way, as natively.
@@ -147,7 +147,7 @@ impl Vm {
         }
         if call.interrupted {
             if rest != 0 {
-                let left = (deadline - now).saturating_sub(TIMER_SLACK);
+                let left = (deadline - now).saturating_sub(slack);
                 memory::put(rest, timespec(left))?;
             }
             return Err(Halt::Errno(libc::EINTR));

@@ -153,6 +153,8 @@ pub struct Vm {
     /// instructions.
     stops_when_stuck: bool,
     stops_after: u64,
+    /// Where this replay leaves its recording.
+    departure: Option<steered::Departure>,
     /// Calls that are not made.
     left_out: LeftOutCalls,
     /// Guest memory that the system call under way has written.
@@ -227,6 +229,7 @@ impl Vm {
             preempted: BTreeMap::new(),
             stops_when_stuck: false,
             stops_after: u64::MAX,
+            departure: None,
             left_out: LeftOutCalls::default(),
             kernel_writes: Vec::new(),
             muted: false,
@@ -448,6 +451,7 @@ impl Vm {
                 self.finish(status)?;
                 return Ok(Stop::Ended(status));
             }
+            self.depart()?;
             let until = until.filter(|_| self.is_asked_for());
             if let Some(until) = until
                 && self.threads.contains_key(&until.thread)
@@ -488,6 +492,9 @@ impl Vm {
                 && until.thread == slice.thread
             {
                 part = part.min(until.count - self.executed(until.thread));
+            }
+            if let Some(left) = self.left_to_departure(slice.thread) {
+                part = part.min(left);
             }
             if let Goal::Tick(tick) = goal {
                 part = part.min(tick.saturating_sub(self.instructions()));
