@@ -15,8 +15,8 @@
 //! A call chain is read off the frame pointers (the pass asks for them in
 //! instrumented code). Most of it is that of the last chain: only what is new is
 //! followed. An activation is taken for the one that was seen before if its
-//! frame and those of its two callers stand and return where they did. Equal
-//! chains are kept once.
+//! frame and its caller's stand and return where they did. Equal chains are kept
+//! once.
 
 use crate::sys;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -87,6 +87,10 @@ struct Activation {
 struct Activations {
     depth: AtomicUsize,
     list: [Activation; DEEPEST],
+    /// The innermost: its frame, its caller's, where both return to, and the
+    /// chain's number.
+    innermost: [AtomicUsize; 4],
+    chain: AtomicU32,
 }
 
 #[repr(C)]
@@ -174,10 +178,15 @@ fn tag(granule: usize, epoch: u64, write: bool) -> usize {
 /// The bits of a tag that say the epoch.
 const EPOCH_BITS: usize = 0x1_ffff << 47 | 3 << 1;
 
-/// Which set a granule belongs to, before it is cut to size: neighbours share
-/// one, pages are anywhere.
-fn set_of(granule: usize) -> usize {
-    granule / (8 * WAYS) ^ (granule >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40
+/// The two sets that a granule's entry may be in, before they are cut to size:
+/// neighbours share one, pages are anywhere; and the one that is left when it is
+/// full.
+fn sets_of(granule: usize) -> [usize; 2] {
+    let block = granule / (8 * WAYS);
+    [
+        block ^ (granule >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40,
+        block.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 40,
+    ]
 }
 
 /// A monitor as others see it: who holds the granule or line.
@@ -213,22 +222,31 @@ impl Recent {
     }
 }
 
+/// What a set says to a new entry.
+enum Room<'a> {
+    /// It is there, or a better one is.
+    Known,
+    Here(&'a Recent),
+    /// All are active.
+    None,
+}
+
 fn bytes_of(rest: u64) -> u64 {
     rest >> 24 & 0xff
 }
 
 impl History {
-    /// The entries a granule may be in.
-    fn ways(&self, granule: usize) -> &[Recent] {
+    /// The entries of a set.
+    fn ways(&self, set: usize) -> &[Recent] {
         let sets = self.sets.load(Ordering::Acquire).max(SETS);
         let at = self.recent.load(Ordering::Acquire);
-        let set = set_of(granule) & (sets - 1);
+        let first = (set & (sets - 1)) * WAYS;
         if at.is_null() {
-            return self.first.get(set * WAYS..(set + 1) * WAYS).unwrap_or(&[]);
+            return self.first.get(first..first + WAYS).unwrap_or(&[]);
         }
         // SAFETY: the table at `at` has at least `sets` sets, which was loaded
         // first; tables are never unmapped.
-        unsafe { core::slice::from_raw_parts(at.add(set * WAYS), WAYS) }
+        unsafe { core::slice::from_raw_parts(at.add(first), WAYS) }
     }
 
     /// Doubles the table; false if it is as large as it may be.
@@ -255,11 +273,12 @@ impl History {
             if tag == 0 || (tag ^ now) & EPOCH_BITS != 0 {
                 continue;
             }
-            let set = set_of(tag & 0x7fff_ffff_fff8) & (sets * 2 - 1);
-            // A set becomes two, so each has room for all that was in one.
-            for way in 0..WAYS {
+            let places = sets_of(tag & 0x7fff_ffff_fff8)
+                .into_iter()
+                .flat_map(|set| (0..WAYS).map(move |way| (set & (sets * 2 - 1)) * WAYS + way));
+            for at in places {
                 // SAFETY: inside the new table, which is zeroed: valid entries.
-                let place = unsafe { &*fresh.add(set * WAYS + way) };
+                let place = unsafe { &*fresh.add(at) };
                 if place.tag.load(Ordering::Relaxed) == 0 {
                     place.put(
                         tag,
@@ -284,34 +303,61 @@ impl History {
         let rest = u64::from(chain) << 32 | (bytes & 0xff) << 24 | u64::from(size & 0xffff);
         let tag = tag(granule, noted.epoch, noted.write);
         loop {
-            let ways = self.ways(granule);
-            let mut room = None;
-            for entry in ways {
-                let known = entry.tag.load(Ordering::Relaxed);
-                if known == tag {
-                    let before = entry.rest.load(Ordering::Relaxed);
-                    // What stands there already is left whole for those who
-                    // read it now.
-                    if before == rest && entry.site.load(Ordering::Relaxed) == noted.site {
+            for set in sets_of(granule) {
+                match self.room(set, tag, bytes, rest, noted.site) {
+                    Room::Known => return,
+                    Room::Here(entry) => {
+                        entry.put(tag, noted.site, rest);
                         return;
                     }
-                    if bytes_of(before) & bytes != 0 {
-                        room = Some(entry);
-                        break;
-                    }
-                } else if room.is_none() && (known == 0 || (known ^ tag) & EPOCH_BITS != 0) {
-                    room = Some(entry);
+                    Room::None => {}
+                }
+                // Where all are as good as full, looking further is in vain.
+                if self.sets.load(Ordering::Relaxed) == MOST_SETS {
+                    break;
                 }
             }
-            if room.is_none() && self.grow(tag) {
-                continue;
+            if !self.grow(tag) {
+                break;
             }
-            // As large as may be, and all of it active: one has to go.
-            if let Some(entry) = room.or_else(|| ways.get((granule >> 6) % WAYS)) {
-                entry.put(tag, noted.site, rest);
-            }
-            return;
         }
+        // As large as may be, and all of it active: one has to go.
+        let [set, _] = sets_of(granule);
+        if let Some(entry) = self.ways(set).get((granule >> 6) % WAYS) {
+            entry.put(tag, noted.site, rest);
+        }
+    }
+
+    /// Where in the set the entry goes.
+    #[inline]
+    fn room(&self, set: usize, tag: usize, bytes: u64, rest: u64, site: usize) -> Room<'_> {
+        let mut room = Room::None;
+        let write = tag & 1 != 0;
+        for entry in self.ways(set) {
+            let known = entry.tag.load(Ordering::Relaxed);
+            // The same granule in this epoch, whether read or written.
+            if (known ^ tag) & !1 == 0 {
+                let before = entry.rest.load(Ordering::Relaxed);
+                let (theirs, was_written) = (bytes_of(before), known & 1 != 0);
+                // What stands there already is left whole for those who read it
+                // now, and a write is worth more than a read.
+                let same =
+                    known == tag && before == rest && entry.site.load(Ordering::Relaxed) == site;
+                if same || (was_written && !write && bytes & !theirs == 0) {
+                    return Room::Known;
+                }
+                let replaces = match was_written == write {
+                    true => theirs & bytes != 0,
+                    false => write && theirs & !bytes == 0,
+                };
+                if replaces {
+                    return Room::Here(entry);
+                }
+            } else if known == 0 || (known ^ tag) & EPOCH_BITS != 0 {
+                room = Room::Here(entry);
+            }
+        }
+        room
     }
 
     /// The walk with this number, wherever the ring is now.
@@ -388,6 +434,7 @@ impl History {
     /// Another thread begins, on another stack.
     pub fn restart(&self) {
         self.last.depth.store(0, Ordering::Relaxed);
+        self.last.chain.store(0, Ordering::Relaxed);
     }
 
     fn activation(&self, index: usize) -> Option<&Activation> {
@@ -427,6 +474,37 @@ impl History {
         if !on_stack(frame, here, stack_top) {
             return 0;
         }
+        let last = &self.last;
+        // SAFETY: inside this thread's stack, above the stack pointer.
+        let (parent, returns_to) =
+            unsafe { (*(frame as *const usize), *((frame + 8) as *const usize)) };
+        let outer = if on_stack(parent, frame, stack_top) {
+            // SAFETY: as above.
+            unsafe { *((parent + 8) as *const usize) }
+        } else {
+            0
+        };
+        let now = [frame, parent, returns_to, outer];
+        let known = last.chain.load(Ordering::Relaxed);
+        if known != 0
+            && last
+                .innermost
+                .iter()
+                .zip(now)
+                .all(|(before, now)| before.load(Ordering::Relaxed) == now)
+        {
+            return known;
+        }
+        let chain = self.other_chain(frame, here, stack_top);
+        for (before, now) in last.innermost.iter().zip(now) {
+            before.store(now, Ordering::Relaxed);
+        }
+        last.chain.store(chain, Ordering::Relaxed);
+        chain
+    }
+
+    /// The number of a chain that is not the last.
+    fn other_chain(&self, frame: usize, here: usize, stack_top: usize) -> u32 {
         let frame_of = |index: usize| {
             self.activation(index)
                 .map_or(0, |one| one.frame.load(Ordering::Relaxed))
@@ -584,7 +662,8 @@ impl History {
                 return false;
             }
             let wanted = tag(granule, held.epoch, write);
-            for entry in self.ways(granule) {
+            let entries = sets_of(granule).into_iter().flat_map(|set| self.ways(set));
+            for entry in entries {
                 if entry.tag.load(Ordering::Acquire) != wanted {
                     continue;
                 }
