@@ -423,7 +423,7 @@ fn program_of(variable: &str) -> Option<usize> {
 fn reported(program: &Path, json: &Path) -> (BTreeSet<String>, String) {
     let _ = fs::remove_file(json);
     let setting = format!("json={}", json.display());
-    let result = run(program, None, ("DEADHEAT_IFR", &setting));
+    let result = run(program, None, ("DEADHEAT_IFR", setting.as_str()));
     let said = String::from_utf8_lossy(&result.stderr).into_owned();
     assert!(
         matches!(result.status.code(), Some(0 | 66)),
