@@ -58,7 +58,10 @@ test-all: test
 	scripts/corpus programs env DEADHEAT_TEST_ALL=1 DEADHEAT_PROGRAMS_TABLE=$(CURDIR)/docs/results/programs.md cargo test --release -p deadheat --test programs
 	scripts/corpus "known accesses" env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test known_accesses
 	scripts/corpus races env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
-	scripts/corpus classes cargo test --release -p deadheat --test classes -- --ignored
+	scripts/corpus orders cargo test --release -p deadheat --test orders -- --ignored
+	scripts/corpus classes cargo test --release -p deadheat --test classes -- --ignored --nocapture
+	@scripts/need dpkg-dev libevent-dev libbz2-dev gdb python3
+	scripts/corpus applications bench/explore/applications
 	scripts/corpus hunt cargo test --release -p deadheat --test hunt -- --ignored --nocapture
 	scripts/corpus "damaged debug info" env DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed
 	scripts/corpus "random monitored programs" env DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
@@ -72,7 +75,7 @@ test-all: test
 	@scripts/corpus --end
 
 bench: build
-	@scripts/need valgrind xz-utils pigz bzip2 perl python3 sqlite3 time dpkg-dev gdb pbzip2
+	@scripts/need valgrind xz-utils pigz bzip2 perl python3 sqlite3 time dpkg-dev gdb pbzip2 memcached
 	bench/vm/run
 	bench/detect/run
 	bench/reorder/run

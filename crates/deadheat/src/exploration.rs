@@ -4,9 +4,10 @@
 use crate::commands::Failure;
 use crate::phase;
 use explore::{
-    Checks, Conclusion, Looked, Occurrence, Recorded, Schedule, Settings, Subject, Witness,
+    Checks, Conclusion, Looked, Occurrence, Origin, Outcome, Recorded, Schedule, Settings, Subject,
+    Witness,
 };
-use race::{Access, AccessKind, Evidence, Moment, Race, Report, Verdict, labels};
+use race::{Access, AccessKind, Evidence, Instance, Moment, Race, Report, Verdict, labels};
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,6 +31,9 @@ pub struct ExploreOptions {
     /// races, and to new ones
     #[arg(long, default_value_t = 2, value_name = "N")]
     pre_schedules: u32,
+    /// Executions after a swapped race in which new races are looked for
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    post_schedules: u32,
     /// Seed of the schedules before and after the race
     #[arg(long, default_value_t = 0, value_name = "N")]
     explore_seed: u64,
@@ -59,6 +63,8 @@ impl ExploreOptions {
             self.explore_seed.to_string(),
             "--pre-schedules".to_string(),
             self.pre_schedules.to_string(),
+            "--post-schedules".to_string(),
+            self.post_schedules.to_string(),
         ];
         for invariant in &self.invariant {
             words.extend(["--invariant".to_string(), invariant.clone()]);
@@ -151,14 +157,15 @@ pub fn classify(
         not_checked: Vec::new(),
     };
     all.add(&recording, recorded, &survey, settings, &checks)?;
-    let mut reached_by = 0;
+    let (mut reached_by, mut followed) = (0, 0);
     let others = detection.map_or_else(Vec::new, |detection| {
-        Schedule::before(options.pre_schedules, options.explore_seed)
+        let origins = all.other_executions(options);
+        origins
             .into_iter()
-            .map(|schedule| (schedule, detection))
+            .map(|origin| (origin, detection))
             .collect()
     });
-    for (number, (schedule, detection)) in others.into_iter().enumerate() {
+    for (number, (origin, detection)) in (0..).zip(others) {
         let spent = begun.elapsed();
         settings.budget = options
             .budget
@@ -175,19 +182,22 @@ pub fn classify(
         {
             break;
         }
-        let label = format!("looking for races under {schedule}");
+        let label = format!("looking for races under {origin}");
         let found = phase::counting(&label, None, || {
-            let start = |recording: &Recording| survey.start(recording, schedule);
+            let start = |recording: &Recording| survey.start(recording, origin);
             detect::detect_in(directory, detection, &start)
         });
         match found {
             Ok(found) => {
-                reached_by += 1;
-                let todo = meet(report, found, schedule, number, &mut all);
+                match origin {
+                    Origin::Schedule(_) => reached_by += 1,
+                    Origin::Swapped { .. } => followed += 1,
+                }
+                let todo = meet(report, found, origin, number, &mut all);
                 all.add(&recording, todo, &survey, settings, &checks)?;
             }
             Err(error) => report.not_checked.push(format!(
-                "under {schedule} no races could be looked for: {error}"
+                "under {origin} no races could be looked for: {error}"
             )),
         }
     }
@@ -223,9 +233,10 @@ pub fn classify(
     report.not_checked.push(format!(
         "consequences were looked for with the recorded inputs only, under sequential \
          consistency, in {} schedules per occurrence; races were reached by the recorded \
-         schedule and {}",
+         schedule and {}, and new ones looked for in {} after a swapped race",
         settings.schedules,
-        report::count(reached_by, "other")
+        report::count(reached_by, "other"),
+        report::count(followed, "execution")
     ));
     report.sort_and_number();
     Ok(())
@@ -240,6 +251,35 @@ struct Explored {
 }
 
 impl Explored {
+    /// Executions in which races are looked for besides the recorded one: under
+    /// other schedules from the start on, and after a race that was swapped,
+    /// where that made a difference and the program came to its end.
+    fn other_executions(&self, options: &ExploreOptions) -> Vec<Origin> {
+        let before = Schedule::before(options.pre_schedules, options.explore_seed);
+        let swapped = self.looked.iter().filter_map(|looked| {
+            let looked = looked
+                .iter()
+                .find(|looked| looked.occurrence.before.is_none())?;
+            let poised = looked.poised?;
+            let ended = |outcome: &Outcome| matches!(outcome, Outcome::Same | Outcome::Output(_));
+            let pair = looked
+                .pairs
+                .iter()
+                .rev()
+                .find(|pair| ended(&pair.outcome))?;
+            Some(Origin::Swapped {
+                first: poised.first,
+                second: poised.second,
+                schedule: pair.schedule,
+            })
+        });
+        before
+            .into_iter()
+            .map(Origin::Schedule)
+            .chain(swapped.take(options.post_schedules as usize))
+            .collect()
+    }
+
     /// Looks at some occurrences of each race.
     fn add(
         &mut self,
@@ -270,19 +310,19 @@ impl Explored {
     }
 }
 
-/// Races met under another schedule: one more occurrence of those that are
-/// known, and a place in the report for the new ones. What to look at, race by
-/// race.
+/// Races met in another execution: one more occurrence of those that are known,
+/// if another schedule led to it, and a place in the report for the new ones.
+/// What to look at, race by race.
 fn meet(
     report: &mut Report,
     found: Report,
-    schedule: Schedule,
-    number: usize,
+    origin: Origin,
+    number: u32,
     all: &mut Explored,
 ) -> Vec<Vec<Occurrence>> {
     let mut todo: Vec<Vec<Occurrence>> = report.races.iter().map(|_| Vec::new()).collect();
     for mut race in found.races {
-        let mut there = occurrences(&race, Some(schedule));
+        let mut there = occurrences(&race, Some(origin));
         let known = report
             .races
             .iter()
@@ -295,7 +335,8 @@ fn meet(
             } else {
                 there.last()
             };
-            if !all.looked[index].iter().any(Looked::violates) {
+            let is_other = matches!(origin, Origin::Schedule(_));
+            if is_other && !all.looked[index].iter().any(Looked::violates) {
                 todo[index].extend(one.copied());
             }
             continue;
@@ -309,7 +350,7 @@ fn meet(
         race.evidence.push(Evidence {
             id: race.evidence.len() as u32 + 1,
             text: format!(
-                "met while the others were explored, under {schedule}; not in the recorded \
+                "met while the others were explored, under {origin}; not in the recorded \
                  execution"
             ),
             instance: None,
@@ -322,10 +363,15 @@ fn meet(
     todo
 }
 
-fn occurrences(race: &Race, before: Option<Schedule>) -> Vec<Occurrence> {
+fn occurrences(race: &Race, before: Option<Origin>) -> Vec<Occurrence> {
     let writes = |kind: AccessKind| kind != AccessKind::Read;
+    // Of a race that two threads made, instances of tasks that one thread ran
+    // tell nothing.
+    let apart = |instance: &&Instance| instance.first.thread != instance.second.thread;
+    let is_apart = race.occurrences.iter().any(|instance| apart(&instance));
     race.occurrences
         .iter()
+        .filter(|instance| !is_apart || apart(instance))
         .map(|instance| {
             // Which of the two sides came first may change from one occurrence
             // to the next; where that is not known, the first one may write.
@@ -343,6 +389,7 @@ fn occurrences(race: &Race, before: Option<Schedule>) -> Vec<Occurrence> {
                     .iter()
                     .any(|access| access.kind == AccessKind::Free),
                 before,
+                distance: None,
             }
         })
         .collect()

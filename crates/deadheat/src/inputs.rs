@@ -13,8 +13,14 @@
 //! FILE is taken relative to the folder of the `.args` file.
 
 use crate::commands::Failure;
-use std::ffi::OsString;
+use crate::commands::run::record_run;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use vm::record::Recording;
+use vm::schedule::PolicyName;
+use vm::{Program, ScheduleChoice};
+use xxhash_rust::xxh3::Xxh3;
 
 /// One run: what differs from the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -40,6 +46,64 @@ pub fn read(path: &Path) -> Result<Vec<Input>, Failure> {
         inputs.extend(of_file(&file)?);
     }
     Ok(inputs)
+}
+
+/// Runs the program of a recording with another input, where and as it ran
+/// then, and gives the recording of that: a folder below `inputs` of the first
+/// one, made once for each input. Without a standard input of its own the run
+/// has an empty one.
+pub fn record(of: &Path, input: &Input) -> Result<PathBuf, Failure> {
+    let manifest = Recording::open(of)?.manifest;
+    let mut program = Program {
+        path: OsString::from_vec(manifest.program).into(),
+        arguments: manifest.arguments,
+        environment: manifest.environment,
+    };
+    if let Some(words) = &input.arguments {
+        program.arguments.truncate(1);
+        let words = words.iter().map(|word| word.as_bytes().to_vec());
+        program.arguments.extend(words);
+    }
+    let stdin = input.stdin.as_deref().unwrap_or(Path::new("/dev/null"));
+    let stdin = std::path::absolute(stdin).map_err(|error| unreadable(stdin, &error))?;
+    let text = std::fs::read(&stdin).map_err(|error| unreadable(&stdin, &error))?;
+    let mut name = Xxh3::new();
+    for word in program.arguments.iter().chain([&text]) {
+        name.update(&(word.len() as u64).to_le_bytes());
+        name.update(word);
+    }
+    let of = std::path::absolute(of).map_err(|error| unreadable(of, &error))?;
+    let folder = of.join("inputs").join(format!("{:016x}", name.digest()));
+    if Recording::open(&folder).is_ok() {
+        return Ok(folder);
+    }
+    // What an interrupted call left is made anew.
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(of.join("inputs")).map_err(|error| {
+        Failure::usage(format!(
+            "cannot keep other inputs in {}: {error}",
+            of.display()
+        ))
+    })?;
+    let schedule = ScheduleChoice {
+        policy: manifest.schedule.parse().unwrap_or(PolicyName::Random),
+        seed: manifest.seed,
+        quantum: manifest.quantum,
+    };
+    let here = std::env::current_dir().ok();
+    let there = Path::new(OsStr::from_bytes(&manifest.directory));
+    std::env::set_current_dir(there).map_err(|error| {
+        Failure::usage(format!(
+            "cannot go to {}, where the program ran: {error}",
+            there.display()
+        ))
+    })?;
+    let ran = record_run(&folder, &program, schedule, true, Some(&stdin));
+    if let Some(here) = here {
+        // Whoever removed the folder meanwhile has other problems.
+        let _ = std::env::set_current_dir(here);
+    }
+    ran.map(|_| folder)
 }
 
 fn unreadable(path: &Path, error: &std::io::Error) -> Failure {

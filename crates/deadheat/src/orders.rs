@@ -10,6 +10,7 @@ use reorder::{Budget, Fate, Location, Outcome};
 use std::collections::BTreeMap;
 use std::path::Path;
 use vm::record::Recording;
+use vm::schedule::Random64;
 
 /// How many instances of a race are tried, unless all are asked for.
 pub const INSTANCES: usize = 20;
@@ -24,14 +25,17 @@ pub fn play(report: &mut Report, directory: &Path, limit: usize) -> Result<(), F
     let mut instances = Vec::new();
     let mut owners = Vec::new();
     for (index, race) in report.races.iter().enumerate() {
-        // Tasks and goroutines that one thread ran cannot be swapped there.
-        let playable: Vec<Instance> = race
+        // Tasks and goroutines that one thread ran cannot be swapped there:
+        // of a race that two threads made as well, those instances count.
+        let (mut playable, of_one_thread): (Vec<Instance>, Vec<Instance>) = race
             .occurrences
             .iter()
             .copied()
-            .filter(|instance| instance.first.thread != instance.second.thread)
-            .collect();
-        for instance in spread(&playable, limit) {
+            .partition(|instance| instance.first.thread != instance.second.thread);
+        if playable.is_empty() {
+            playable = of_one_thread;
+        }
+        for instance in spread(&playable, limit, index as u64) {
             instances.push(instance);
             owners.push(index);
         }
@@ -62,15 +66,30 @@ pub fn play(report: &mut Report, directory: &Path, limit: usize) -> Result<(), F
     Ok(())
 }
 
-/// The first, the last and some between.
-fn spread(all: &[Instance], limit: usize) -> Vec<Instance> {
+/// The first, the last and some between, chosen at random: one from each of as
+/// many parts of equal length. The same seed chooses the same ones.
+fn spread(all: &[Instance], limit: usize, seed: u64) -> Vec<Instance> {
     if all.len() <= limit {
         return all.to_vec();
     }
-    let last = all.len() - 1;
-    (0..limit)
-        .map(|number| all[number * last / (limit - 1).max(1)])
-        .collect()
+    let (Some(first), Some(last)) = (all.first(), all.last()) else {
+        return Vec::new();
+    };
+    let mut random = Random64::new(seed);
+    let between = &all[1..all.len() - 1];
+    let parts = limit.saturating_sub(2);
+    let mut chosen = vec![*first];
+    for part in 0..parts {
+        let (start, end) = (
+            part * between.len() / parts,
+            (part + 1) * between.len() / parts,
+        );
+        chosen.push(between[start + random.below((end - start) as u64) as usize]);
+    }
+    if limit > 1 {
+        chosen.push(*last);
+    }
+    chosen
 }
 
 /// Writes what both orders of a race's instances left into the race.
@@ -289,11 +308,18 @@ mod tests {
     #[test]
     fn instances_are_spread_over_all() {
         let all: Vec<Instance> = (0..1000).map(instance).collect();
-        let chosen = spread(&all, 20);
+        let chosen = spread(&all, 20, 3);
         assert_eq!(chosen.len(), 20);
         assert_eq!((chosen[0], chosen[19]), (all[0], all[999]));
-        assert_eq!(spread(&all[..7], 20).len(), 7);
-        assert_eq!(spread(&all, 1), [all[0]]);
+        assert!(
+            chosen
+                .windows(2)
+                .all(|pair| pair[0].first.count < pair[1].first.count)
+        );
+        assert_eq!(chosen, spread(&all, 20, 3));
+        assert_ne!(chosen, spread(&all, 20, 4));
+        assert_eq!(spread(&all[..7], 20, 0).len(), 7);
+        assert_eq!(spread(&all, 1, 0), [all[0]]);
     }
 
     #[test]

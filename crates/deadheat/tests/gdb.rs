@@ -32,6 +32,24 @@ int main(void) {
 }
 "#;
 
+/// The child works in memory of its own.
+const FORKS: &str = r#"#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int shared = 1;
+static int child(int by) {
+    for (int i = 0; i < 4; i++) shared += by;
+    return shared;
+}
+int main(void) {
+    if (fork() == 0) return child(10);
+    int status;
+    wait(&status);
+    printf("%d %d\n", shared, WEXITSTATUS(status));
+    return 0;
+}
+"#;
+
 struct Scene {
     folder: tempfile::TempDir,
     program: PathBuf,
@@ -40,11 +58,15 @@ struct Scene {
 
 impl Scene {
     fn new() -> Scene {
+        Scene::of(SOURCE)
+    }
+
+    fn of(text: &str) -> Scene {
         let folder = tempfile::tempdir().unwrap();
         let source = folder.path().join("sum.c");
         let program = folder.path().join("sum");
         let recording = folder.path().join("recording");
-        std::fs::write(&source, SOURCE).unwrap();
+        std::fs::write(&source, text).unwrap();
         let built = Command::new("gcc")
             .args(["-g", "-O0", "-pthread", "-o"])
             .args([&program, &source])
@@ -98,6 +120,48 @@ fn contains(text: &str, wanted: &[&str]) {
             None => panic!("`{piece}` is missing or out of order in:\n{text}"),
         }
     }
+}
+
+#[test]
+fn a_forked_process_can_be_travelled_as_well() {
+    let scene = Scene::of(FORKS);
+    let text = scene.piped(
+        "--process 1",
+        &[
+            "break child",
+            "continue",
+            "backtrace",
+            "watch shared",
+            "continue",
+            "continue",
+            "print shared",
+            "reverse-continue",
+            "print shared",
+            "delete",
+            "tbreak sum.c:7",
+            "continue",
+            "print shared",
+        ],
+    );
+    contains(
+        &text,
+        &[
+            "child (by=10)",
+            "main () at",
+            "New value = 11",
+            "New value = 21",
+            "$1 = 21",
+            "$2 = 11",
+            "$3 = 41",
+        ],
+    );
+    let race = Command::new(env!("CARGO_BIN_EXE_deadheat"))
+        .arg("replay")
+        .arg(&scene.recording)
+        .args(["--process", "1", "--race", "1"])
+        .output()
+        .unwrap();
+    assert_eq!(race.status.code(), Some(2));
 }
 
 #[test]

@@ -4,11 +4,12 @@
 //! may give for the races between lines marked `// RACE`, over several
 //! recordings; `harmful` means that none of them may be No-State-Change.
 //! `// LABEL` and `// NOT-LABEL` say what must and must not be said beside it.
+//!
+//! `make test` plays two recordings of each program; the ignored test six, and
+//! runs both orders to the end as well, which must not change the answers.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-const SEEDS: u64 = 2;
 
 fn deadheat() -> Command {
     Command::new(env!("CARGO_BIN_EXE_deadheat"))
@@ -41,7 +42,7 @@ fn line(access: &serde_json::Value, file: &str) -> Option<u64> {
     })
 }
 
-fn judge(source: &Path, folder: &Path) -> Result<(), String> {
+fn judge(source: &Path, folder: &Path, seeds: u64, explores: bool) -> Result<(), String> {
     let text = std::fs::read_to_string(source).unwrap();
     let file = source.file_name().unwrap().to_str().unwrap();
     let allowed: Vec<&str> = annotation(&text, "ORDERS")
@@ -58,7 +59,7 @@ fn judge(source: &Path, folder: &Path) -> Result<(), String> {
         .unwrap();
     assert!(built.success(), "{file} compiles");
     let mut recordings = Vec::new();
-    for seed in 0..SEEDS {
+    for seed in 0..seeds {
         let recording = folder.join(format!("{file}.{seed}"));
         deadheat()
             .args([
@@ -78,6 +79,7 @@ fn judge(source: &Path, folder: &Path) -> Result<(), String> {
     }
     let output = deadheat()
         .args(["classify", "--no-store", "--json"])
+        .args(if explores { &[][..] } else { &["--k", "0"] })
         .args(&recordings)
         .output()
         .unwrap();
@@ -131,15 +133,75 @@ fn judge(source: &Path, folder: &Path) -> Result<(), String> {
 
 #[test]
 fn every_category_gets_its_answer() {
+    check(2, false);
+}
+
+#[test]
+#[ignore = "six recordings of every program, explored to the end; part of `make test-all`"]
+fn every_category_gets_its_answer_in_many_recordings() {
+    check(6, true);
+}
+
+fn check(seeds: u64, explores: bool) {
     let folder = tempfile::tempdir().unwrap();
     let wrong: Vec<String> = programs()
         .iter()
         .filter_map(|source| {
-            let why = judge(source, folder.path()).err()?;
+            let why = judge(source, folder.path(), seeds, explores).err()?;
             Some(format!("{}: {why}", source.display()))
         })
         .collect();
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// Two tasks that one thread ran, one after the other.
+const TASKS: &str = r#"#include <stdio.h>
+int sum;
+int main(void) {
+#pragma omp parallel num_threads(2)
+#pragma omp single
+    {
+#pragma omp task
+        sum += 1;
+#pragma omp task
+        sum += 2;
+#pragma omp taskwait
+    }
+    printf("%d\n", sum);
+    return 0;
+}
+"#;
+
+/// Whoever holds the thread back holds back both tasks: that says nothing about
+/// their order.
+#[test]
+fn tasks_of_one_thread_are_not_called_ordered() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::write(at("tasks.c"), TASKS).unwrap();
+    let built = Command::new("gcc")
+        .args(["-g", "-O0", "-fopenmp"])
+        .args([at("tasks.c"), "-o".into(), at("tasks")])
+        .status();
+    assert!(built.unwrap().success());
+    let recorded = deadheat()
+        .arg("record")
+        .arg("-o")
+        .args([at("recording"), "--".into(), at("tasks")])
+        .output();
+    assert!(recorded.unwrap().status.success());
+    let output = deadheat()
+        .args(["classify", "--no-store", "--json", "--pre-schedules", "0"])
+        .arg(at("recording"))
+        .output()
+        .unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let race = &report["races"][0];
+    let instance = &race["occurrences"][0];
+    let thread = |side: &str| instance[side].as_str().unwrap().split(':').next().unwrap();
+    assert_eq!(thread("first"), thread("second"), "{race:#}");
+    assert_eq!(race["states"], "replay-failure", "{race:#}");
+    assert_eq!(race["verdict"], "unclassified", "{race:#}");
 }
 
 /// A race by number, in either order, from the recording alone.

@@ -71,6 +71,10 @@ pub struct Code {
     /// Granules of static memory of a statically linked program: the C
     /// library's or not.
     static_data: FxHashMap<u64, bool>,
+    /// What debug info and source text said before: of an address, whether its
+    /// variable is atomic; of an access, which atomic operation it is.
+    atomic_variables: FxHashMap<u64, bool>,
+    atomics_in_source: FxHashMap<(u64, u64, bool, bool), Option<Atomic>>,
     /// Modules that use stand-alone fences: there a relaxed access can be one
     /// half of an edge.
     fences: HashMap<std::path::PathBuf, bool>,
@@ -89,6 +93,8 @@ impl Default for Code {
             library_data: Vec::new(),
             hooks: FxHashMap::default(),
             static_data: FxHashMap::default(),
+            atomic_variables: FxHashMap::default(),
+            atomics_in_source: FxHashMap::default(),
             fences: HashMap::new(),
             sources: Sources::default(),
             info: InstructionInfoFactory::new(),
@@ -150,6 +156,9 @@ impl Code {
     pub fn mapped(&mut self, range: Range<u64>, path: &Path, offset: u64) -> Vec<u64> {
         self.modules.insert(range.clone(), path, offset);
         self.facts.fill(Facts::default());
+        self.static_data.clear();
+        self.atomic_variables.clear();
+        self.atomics_in_source.clear();
         let loaded = self.modules.modules();
         let Some(loaded) = loaded
             .iter()
@@ -476,8 +485,33 @@ impl Code {
         answer
     }
 
+    /// Debug info says that the variable there is of an atomic type.
+    pub fn is_atomic_variable(&mut self, address: u64) -> bool {
+        let modules = &self.modules;
+        *self.atomic_variables.entry(address).or_insert_with(|| {
+            modules
+                .variable_at(address)
+                .is_some_and(|variable| variable.atomic)
+        })
+    }
+
     /// The atomic operation that the source line of this instruction names.
     pub fn atomic_in_source(
+        &mut self,
+        pc: u64,
+        (read, write): (bool, bool),
+        address: u64,
+    ) -> Option<Atomic> {
+        let key = (pc, address, read, write);
+        if let Some(known) = self.atomics_in_source.get(&key) {
+            return *known;
+        }
+        let answer = self.find_atomic_in_source(pc, (read, write), address);
+        self.atomics_in_source.insert(key, answer);
+        answer
+    }
+
+    fn find_atomic_in_source(
         &mut self,
         pc: u64,
         kind: (bool, bool),

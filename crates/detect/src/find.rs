@@ -76,12 +76,14 @@ impl Checker for Finder {
     }
 
     fn known_by(&self, thread: &Thread) -> Compare {
+        if thread.inside > 0 {
+            return Compare::Everything;
+        }
         let ticks = thread.clock.ticks();
         Compare::Epoch(Present {
             epoch: thread.epoch.0,
             clock: ticks.as_ptr(),
             slots: ticks.len(),
-            enters: thread.inside == 0,
         })
     }
 

@@ -64,6 +64,7 @@ fn open(path: &Path) -> Option<Text> {
 fn operation(name: &str) -> Option<Operation> {
     let rest = name
         .strip_prefix("__atomic_")
+        .or_else(|| name.strip_prefix("__c11_atomic_"))
         .or_else(|| name.strip_prefix("atomic_"));
     if let Some(rest) = rest {
         let rest = rest.strip_prefix("flag_").unwrap_or(rest);
@@ -98,8 +99,9 @@ fn operation(name: &str) -> Option<Operation> {
     }
 }
 
-/// Acquires and releases, by the first order that a call names.
-fn order(arguments: &str, operation: Operation) -> Option<(bool, bool)> {
+/// Acquires and releases, by the first order that a call names, or (`numbered`)
+/// by the number that its last argument is.
+fn order(arguments: &str, operation: Operation, numbered: bool) -> Option<(bool, bool)> {
     let arguments = arguments.to_ascii_lowercase();
     let orders = [
         ("relaxed", (false, false)),
@@ -109,15 +111,41 @@ fn order(arguments: &str, operation: Operation) -> Option<(bool, bool)> {
         ("release", (false, true)),
         ("seq_cst", (true, true)),
     ];
-    let (_, (acquires, releases)) = orders
+    let named = orders
         .iter()
         .filter_map(|(name, edges)| Some((arguments.find(name)?, *edges)))
-        .min()?;
+        .min();
+    let (acquires, releases) = match named {
+        Some((_, edges)) => edges,
+        None if !numbered => return None,
+        None => {
+            const NUMBERS: [usize; 6] = [0, 1, 2, 4, 3, 5];
+            let place: usize = last_argument(&arguments)?.parse().ok()?;
+            orders[*NUMBERS.get(place)?].1
+        }
+    };
     Some(match operation {
         Operation::Load => (acquires, false),
         Operation::Store => (false, releases),
         Operation::Change => (acquires, releases),
     })
+}
+
+/// The last of at least two arguments of a call, of which `text` is what follows
+/// the parenthesis.
+fn last_argument(text: &str) -> Option<&str> {
+    let mut depth = 0;
+    let mut last = None;
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' | '[' | '{' => depth += 1,
+            ')' if depth == 0 => return Some(text[last?..at].trim()),
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => last = Some(at + 1),
+            _ => {}
+        }
+    }
+    None
 }
 
 /// The first argument names the variable, if it can be seen to name any.
@@ -166,8 +194,12 @@ impl Text {
             if !operation.covers(read, write) || !is_about(arguments, variable) {
                 continue;
             }
-            let explicit = name.starts_with("__atomic_") || name.ends_with("_explicit");
-            let edges = match order(arguments, operation) {
+            let explicit = ["__atomic_", "__c11_atomic_"]
+                .iter()
+                .any(|beginning| name.starts_with(beginning))
+                || name.ends_with("_explicit");
+            let numbered = explicit && !name.contains("compare");
+            let edges = match order(arguments, operation, numbered) {
                 Some((false, false)) if self.fences => None,
                 Some(edges) => Some(edges),
                 None if explicit => None,
@@ -191,7 +223,7 @@ impl Text {
             return None;
         }
         // A flush makes an edge out of relaxed operations.
-        Some(meaning(match order(clauses, operation) {
+        Some(meaning(match order(clauses, operation, false) {
             Some((false, false)) | None if self.fences => None,
             Some(edges) => Some(edges),
             None => Some((false, false)),
@@ -258,6 +290,16 @@ mod tests {
             Some((true, true))
         );
         assert_eq!(ask("flag = 1; // atomic", 1, false, true, "flag"), None);
+    }
+
+    #[test]
+    fn an_order_may_be_a_number() {
+        let line = "__c11_atomic_store(&flag, f(1, 3), 0);";
+        assert_eq!(ask(line, 1, false, true, "flag"), Some((false, false)));
+        let line = "__atomic_load_n(&flag, 2)";
+        assert_eq!(ask(line, 1, true, false, "flag"), Some((true, false)));
+        let line = "atomic_store(&flag, 0);";
+        assert_eq!(ask(line, 1, false, true, "flag"), Some((true, true)));
     }
 
     #[test]

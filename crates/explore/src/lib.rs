@@ -18,8 +18,9 @@
 //! labelled). Schedules decide at events rather than at instruction counts.
 //! The race point is behind both threads' causal pasts (design), so accesses
 //! far apart can be swapped.
-//! Occurrences may also be of executions under other schedules from the start
-//! on (`Survey::start`), which the paper left out.
+//! Occurrences may also be of other executions (`origin`): under another
+//! schedule from the start on, which the paper left out, or after a race that
+//! was swapped.
 //! Guarantee: spec violated and output differs are only said of executions
 //! that were run and can be run again (`witness`). Harmless means: not seen to
 //! do harm in k executions.
@@ -29,6 +30,7 @@ mod consequence;
 mod locks;
 mod model;
 mod names;
+mod origin;
 mod pair;
 mod paths;
 mod point;
@@ -46,6 +48,7 @@ pub use consequence::{
 pub use consequence::{guarded_functions, program_of};
 pub use model::{MemoryModel, SequentialConsistency};
 pub use names::{modules, own_frame, own_place, place, stack};
+pub use origin::Origin;
 pub use pair::{Outcome, Pair, Poised};
 pub use paths::{PathSource, Recorded};
 pub use point::{Barrier, Occurrence};
@@ -281,31 +284,12 @@ pub fn survey(
 }
 
 impl Survey {
-    /// The recorded program from its start, under another schedule: the same
-    /// execution each time. Nothing of it reaches the outside.
-    pub fn start(&self, recording: &Recording, schedule: Schedule) -> Result<Vm, vm::Error> {
+    /// Another execution of the recorded program, from its start: the same
+    /// each time. Nothing of it reaches the outside.
+    pub fn start(&self, recording: &Recording, origin: Origin) -> Result<Vm, vm::Error> {
         let limit = run::limit_for(self.instructions);
-        start_under(recording, &self.inputs, schedule, &self.racy, limit)
+        origin.start(recording, &self.inputs, &self.racy, limit)
     }
-}
-
-/// The recorded program from its start, under another schedule.
-fn start_under(
-    recording: &Recording,
-    inputs: &InputIndex,
-    schedule: Schedule,
-    racy: &[u64],
-    limit: u64,
-) -> Result<Vm, vm::Error> {
-    let mut vm = Vm::replay(recording)?;
-    vm.mute();
-    vm.know_inputs(Rc::new(inputs.clone()));
-    vm.detach(Limits {
-        instructions: limit,
-        ..Limits::default()
-    })?;
-    run::schedule(&mut vm, schedule, racy);
-    Ok(vm)
 }
 
 /// Looks at every race.
@@ -448,7 +432,7 @@ impl Work<'_> {
     /// One primary of each race, in one pass over each execution that has
     /// some.
     fn rounds(&self, todo: Vec<(usize, Occurrence)>) -> Result<Round, Error> {
-        let mut executions: Vec<Option<Schedule>> = Vec::new();
+        let mut executions: Vec<Option<Origin>> = Vec::new();
         for (_, occurrence) in &todo {
             if !executions.contains(&occurrence.before) {
                 executions.push(occurrence.before);
@@ -468,8 +452,8 @@ impl Work<'_> {
         Ok((found, not_checked))
     }
 
-    /// The execution that occurrences with this schedule are of.
-    fn execution(&self, before: Option<Schedule>) -> Result<Vm, vm::Error> {
+    /// The execution that occurrences with this origin are of.
+    fn execution(&self, before: Option<Origin>) -> Result<Vm, vm::Error> {
         match before {
             None => {
                 let mut vm = Vm::replay(self.recording)?;
@@ -477,40 +461,53 @@ impl Work<'_> {
                 vm.know_inputs(Rc::new(self.survey.inputs.clone()));
                 Ok(vm)
             }
-            Some(schedule) => self.survey.start(self.recording, schedule),
+            Some(origin) => self.survey.start(self.recording, origin),
         }
     }
 
-    /// In which order the first accesses come, and how many instructions the
-    /// whole execution has.
+    /// In which order the first accesses come, how far each is from the second,
+    /// and how many instructions the whole execution has.
     fn order(
         &self,
-        before: Option<Schedule>,
+        before: Option<Origin>,
         instances: &[Instance],
-    ) -> Result<(Vec<usize>, u64), Error> {
+    ) -> Result<(Vec<usize>, Vec<u64>, u64), Error> {
+        let distances = |order: &reorder::Chronology| -> Vec<u64> {
+            instances
+                .iter()
+                .map(|instance| order.between(instance.first, instance.second))
+                .collect()
+        };
         if before.is_none() {
-            let order = reorder::in_recorded_order(self.recording, instances)?;
-            return Ok((order, self.survey.instructions));
+            let order = reorder::Chronology::of_recording(self.recording)?;
+            let sorted = order.sort(instances);
+            return Ok((sorted, distances(&order), self.survey.instructions));
         }
         let answer = vm::snapshot::isolated(|| {
             let mut vm = self.execution(before)?;
             vm.run(None)?;
-            let mut order = reorder::Chronology::default();
+            // Up to a swapped race it is the recorded one.
+            let mut order = match before {
+                Some(Origin::Swapped { first, .. }) => {
+                    reorder::Chronology::of_recording_until(self.recording, first)?
+                }
+                _ => reorder::Chronology::default(),
+            };
             for slice in vm.slices() {
                 order.add(slice.thread, slice.instructions);
             }
-            Ok((order.sort(instances), vm.instructions()))
+            Ok((order.sort(instances), distances(&order), vm.instructions()))
         })?;
         answer.join()?.map_err(Error::Replay)
     }
 
     fn round(
         &self,
-        before: Option<Schedule>,
+        before: Option<Origin>,
         todo: Vec<(usize, Occurrence)>,
     ) -> Result<Round, Error> {
         let instances: Vec<Instance> = todo.iter().map(|(_, todo)| todo.instance).collect();
-        let (order, instructions) = self.order(before, &instances)?;
+        let (order, distances, instructions) = self.order(before, &instances)?;
         // Each primary keeps two processors busy.
         let at_once =
             std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
@@ -520,7 +517,8 @@ impl Work<'_> {
             let mut flying: VecDeque<InFlight> = VecDeque::new();
             let mut found = Vec::new();
             for index in order {
-                let (subject, occurrence) = todo[index];
+                let (subject, mut occurrence) = todo[index];
+                occurrence.distance = Some(distances[index]);
                 if is_interrupted() || self.deadline.is_some_and(|end| Instant::now() >= end) {
                     break;
                 }
@@ -528,6 +526,11 @@ impl Work<'_> {
                     self.land(&mut flying, &mut found);
                 }
                 let first = occurrence.instance.first;
+                if first.thread == occurrence.instance.second.thread {
+                    let why = reorder::ONE_THREAD.to_string();
+                    found.push((subject, Looked::failed(occurrence, why)));
+                    continue;
+                }
                 let there = matches!(vm.run(Some(first))?, Stop::Reached(_))
                     && vm.executed(first.thread) == first.count;
                 if !there {
@@ -535,6 +538,7 @@ impl Work<'_> {
                     found.push((subject, Looked::failed(occurrence, why)));
                     continue;
                 }
+                names::read_ahead(&vm);
                 let rest = instructions.saturating_sub(vm.instructions());
                 let limit = run::limit_for(rest);
                 let limits = Limits {
@@ -740,7 +744,7 @@ impl Journal {
         } = occurrence.instance;
         let before = occurrence
             .before
-            .map_or_else(String::new, |schedule| format!(" {schedule}"));
+            .map_or_else(String::new, |origin| format!(" {origin}"));
         format!("{} {first} {second} {address:#x}{before}", self.key)
     }
 

@@ -1,8 +1,12 @@
 //! Stacks and names in a copy of the world.
 
 use race::Frame;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::rc::Rc;
-use symbols::ModuleMap;
+use std::sync::Arc;
+use symbols::{Module, ModuleMap};
 use vm::Vm;
 use vm::context::Registers;
 use vm::space::Backing;
@@ -10,15 +14,43 @@ use vm::space::Backing;
 /// Frames kept of a stack.
 const DEPTH: usize = 32;
 
+thread_local! {
+    /// Files that have been opened in this process or before the fork that
+    /// made it: reading debug info costs more than most copies run.
+    static OPENED: RefCell<HashMap<PathBuf, Arc<Module>>> = RefCell::default();
+}
+
 /// The modules the guest has mapped now.
 pub fn modules(vm: &Vm) -> Rc<ModuleMap> {
     let mut modules = ModuleMap::new();
-    for (range, mapping) in vm.space.mappings() {
-        if let Backing::File { path, offset } = &mapping.backing {
-            modules.insert(range, path, *offset);
+    OPENED.with_borrow_mut(|opened| {
+        for (range, mapping) in vm.space.mappings() {
+            if let Backing::File { path, offset } = &mapping.backing {
+                let path: &PathBuf = path;
+                let module = match opened.get(path) {
+                    Some(module) => Arc::clone(module),
+                    None => {
+                        let module = Arc::new(Module::open(path));
+                        opened.insert(path.clone(), Arc::clone(&module));
+                        module
+                    }
+                };
+                modules.insert_module(range, module, *offset);
+            }
+        }
+    });
+    Rc::new(modules)
+}
+
+/// Reads what copies made from here on will need to name the places where the
+/// threads are.
+pub fn read_ahead(vm: &Vm) {
+    let modules = modules(vm);
+    for thread in vm.threads.keys() {
+        if let Some(regs) = vm.registers(*thread) {
+            stack(&modules, &regs);
         }
     }
-    Rc::new(modules)
 }
 
 /// The stack of a thread with these registers, innermost frame first.

@@ -62,6 +62,7 @@ mod tests {
             first_writes: true,
             second_by_moment: false,
             before: None,
+            distance: None,
         }
     }
 

@@ -8,7 +8,7 @@
 //! first thread is released to see what, or whether the program hangs.
 
 use crate::names;
-use crate::policy::Schedule;
+use crate::origin::Origin;
 use crate::run::{self, Ending};
 use crate::spin::{self, Doing};
 use crate::waits;
@@ -18,6 +18,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
+use symbols::ModuleMap;
 use vm::observe::{AccessEvent, Interest, Observer};
 use vm::snapshot::Limits;
 use vm::{Error, Stop, Vm};
@@ -31,13 +32,24 @@ pub struct Occurrence {
     /// The second access is no instruction of its own that touches the bytes
     /// (a call of `free`): it is known by its moment alone.
     pub second_by_moment: bool,
-    /// The schedule from the program's start on, if the occurrence is not one
-    /// of the recorded execution: moments are those of that one.
+    /// The execution that it is of, if that is not the recorded one: moments
+    /// are those of that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<Schedule>,
+    pub before: Option<Origin>,
+    /// Instructions of all threads from the first access to the second, if
+    /// known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub distance: Option<u64>,
 }
 
 impl Occurrence {
+    /// Instructions the others may take to the second access while the first
+    /// is held.
+    fn approach(&self, limit: u64) -> u64 {
+        self.distance
+            .map_or(limit, |distance| limit.min(run::limit_for(distance)))
+    }
+
     fn touches(&self, address: u64, size: u64, write: bool) -> bool {
         let instance = &self.instance;
         let end = instance.address + u64::from(instance.size.max(1));
@@ -113,7 +125,7 @@ pub fn reach(
 ) -> Result<bool, Error> {
     let first = occurrence.instance.first.thread;
     vm.freeze(first, true);
-    vm.limit(limit);
+    vm.limit(occurrence.approach(limit));
     let stop = vm.run(Some(second))?;
     let there = matches!(stop, Stop::Reached(_))
         && vm.executed(second.thread) == second.count
@@ -130,7 +142,7 @@ pub fn probe(vm: &mut Vm, occurrence: Occurrence, limit: u64) -> Result<Option<M
     vm.freeze(first.thread, true);
     // Portions that grow: most conflicts come soon.
     let mut portion = 50_000;
-    let mut left = limit;
+    let mut left = occurrence.approach(limit);
     loop {
         vm.limit(portion.min(left));
         let stop = vm.run(None)?;
@@ -198,28 +210,39 @@ impl Observer for Writers {
     }
 }
 
-/// The second access does not come while the first is held: finds out why, and
-/// whether the program goes on when the first is released.
-pub fn barrier(vm: &mut Vm, occurrence: Occurrence, limit: u64) -> Result<Barrier, Error> {
+/// What the others do while the first access is held.
+enum Meanwhile {
+    /// Something keeps them from the second access, in words; and the words
+    /// of memory they wait for.
+    Kept(String, BTreeSet<u64>),
+    /// They are busy, and the second access does not come.
+    Busy,
+    /// They ended, or cannot be followed.
+    Known(Barrier),
+}
+
+fn meanwhile(
+    vm: &mut Vm,
+    occurrence: Occurrence,
+    limit: u64,
+    modules: &ModuleMap,
+) -> Result<Meanwhile, Error> {
     let Instance { first, second, .. } = occurrence.instance;
-    vm.freeze(first.thread, true);
     vm.limit(limit);
     let stop = vm.run(None)?;
-    let modules = names::modules(vm);
-    let mut words = BTreeSet::new();
-    let why = match stop {
-        Stop::Ended(_) => {
-            return Ok(Barrier::Ordered(format!(
-                "thread {} makes its access only if thread {} has gone past its own: with that \
-                 one held back the program ends without it (a flag tested by `if`)",
-                second.thread, first.thread
-            )));
-        }
+    let known = |barrier| Ok(Meanwhile::Known(barrier));
+    let kept = |why| Ok(Meanwhile::Kept(why, BTreeSet::new()));
+    match stop {
+        Stop::Ended(_) => known(Barrier::Ordered(format!(
+            "thread {} makes its access only if thread {} has gone past its own: with that \
+             one held back the program ends without it (a flag tested by `if`)",
+            second.thread, first.thread
+        ))),
         Stop::Stuck { .. } => {
-            let waiting = waits::waiting(vm, &modules);
+            let waiting = waits::waiting(vm, modules);
             let of_second = waiting.iter().find(|wait| wait.thread == second.thread);
-            match of_second.or(waiting.first()) {
-                Some(wait) => wait.describe(&modules),
+            kept(match of_second.or(waiting.first()) {
+                Some(wait) => wait.describe(modules),
                 None if vm.threads.contains_key(&second.thread) => {
                     format!("thread {} waits", second.thread)
                 }
@@ -227,36 +250,67 @@ pub fn barrier(vm: &mut Vm, occurrence: Occurrence, limit: u64) -> Result<Barrie
                     "thread {} is only started after the access of thread {}",
                     second.thread, first.thread
                 ),
-            }
+            })
         }
-        Stop::Limit => match spin::look(vm, &modules)? {
+        Stop::Limit => match spin::look(vm, modules)? {
             Doing::Spinning(spinners) => {
-                words = spinners
+                let words = spinners
                     .iter()
                     .flat_map(|spinner| spinner.reads.iter().copied())
                     .collect();
                 let of_second = spinners
                     .iter()
                     .find(|spinner| spinner.thread == second.thread);
-                match of_second.or(spinners.first()) {
-                    Some(spinner) => spinner.describe(&modules),
+                let why = match of_second.or(spinners.first()) {
+                    Some(spinner) => spinner.describe(modules),
                     None => "every thread loops".to_string(),
-                }
+                };
+                Ok(Meanwhile::Kept(why, words))
             }
-            Doing::Working => {
-                return Ok(Barrier::Unknown(
-                    "the second access was not reached in five times the instructions of the \
-                     recorded run"
-                        .to_string(),
-                ));
-            }
-            Doing::Stopped(stop) => format!("the other threads stop ({stop:?})"),
+            Doing::Working => Ok(Meanwhile::Busy),
+            Doing::Stopped(stop) => kept(format!("the other threads stop ({stop:?})")),
         },
         Stop::Reached(_) | Stop::RecordingEnds => {
-            return Ok(Barrier::Unknown("the recording ends".to_string()));
+            known(Barrier::Unknown("the recording ends".to_string()))
+        }
+    }
+}
+
+/// Where a thread is, in the program's own code.
+fn place_of(vm: &Vm, thread: u32, modules: &ModuleMap) -> String {
+    vm.registers(thread).map_or_else(
+        || "somewhere else".to_string(),
+        |regs| names::own_place(&names::stack(modules, &regs)),
+    )
+}
+
+/// The second access does not come while the first is held: finds out why, and
+/// whether the program goes on when the first is released.
+pub fn barrier(vm: &mut Vm, occurrence: Occurrence, limit: u64) -> Result<Barrier, Error> {
+    let Instance { first, second, .. } = occurrence.instance;
+    vm.freeze(first.thread, true);
+    let modules = names::modules(vm);
+    let approach = occurrence.approach(limit);
+    let mut found = meanwhile(vm, occurrence, approach, &modules)?;
+    if matches!(found, Meanwhile::Busy) && approach < limit {
+        // Somebody else may have had much to do.
+        found = meanwhile(vm, occurrence, limit - approach, &modules)?;
+    }
+    // Released, the first thread must let the others go on.
+    let conflicts = matches!(found, Meanwhile::Busy).then(|| watch(vm, occurrence));
+    let (why, words) = match found {
+        Meanwhile::Known(barrier) => return Ok(barrier),
+        Meanwhile::Kept(why, words) => (why, words),
+        Meanwhile::Busy => {
+            let at = place_of(vm, second.thread, &modules);
+            let why = format!(
+                "thread {} goes its own way at {at} and does not come to it in five times the \
+                 instructions that it took in the recorded run",
+                second.thread
+            );
+            (why, BTreeSet::new())
         }
     };
-    // Released, the first thread must let the others go on.
     vm.freeze(first.thread, false);
     let found = Rc::new(RefCell::new(Vec::new()));
     if !words.is_empty() {
@@ -269,6 +323,20 @@ pub fn barrier(vm: &mut Vm, occurrence: Occurrence, limit: u64) -> Result<Barrie
     vm.take_observers();
     if ending.violation().is_some() && !matches!(ending, Ending::Killed { .. }) {
         return Ok(Barrier::Violates(ending));
+    }
+    if let Some(conflicts) = conflicts {
+        // Only if it comes once the first thread goes on, that is what it
+        // waits for.
+        let comes = conflicts
+            .borrow()
+            .iter()
+            .any(|moment| moment.thread != first.thread);
+        if !comes {
+            return Ok(Barrier::Unknown(format!(
+                "{why}, nor when thread {} goes on",
+                first.thread
+            )));
+        }
     }
     let writer = found
         .borrow()

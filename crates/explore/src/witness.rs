@@ -10,7 +10,7 @@ use crate::pair::{self, Plan};
 use crate::point;
 use crate::run::{self, Ending, Run};
 use crate::{
-    Bytes, Error, Looked, Occurrence, Outcome, OutputComparison, Pair, Poised, Schedule,
+    Bytes, Error, Looked, Occurrence, Origin, Outcome, OutputComparison, Pair, Poised, Schedule,
     SequentialConsistency,
 };
 use race::Moment;
@@ -133,7 +133,10 @@ impl Witness {
         let second = self.second;
         let how = match self.occurrence.before {
             None => "run as recorded".to_string(),
-            Some(schedule) => format!("run under {schedule} from the start"),
+            Some(Origin::Schedule(schedule)) => {
+                format!("run under {schedule} from the start")
+            }
+            Some(origin) => format!("run {origin},"),
         };
         let mut words = vec![
             format!(
@@ -170,9 +173,7 @@ impl Witness {
             }
         }
         words.push(match (self.schedule, self.occurrence.before) {
-            (Schedule::Recorded, Some(schedule)) => {
-                format!("go on under {schedule} to the end")
-            }
+            (Schedule::Recorded, Some(_)) => "go on as before to the end".to_string(),
             (schedule, _) => format!("go on under {schedule} to the end"),
         });
         words
@@ -187,9 +188,9 @@ impl Witness {
         inputs: &InputIndex,
         checks: &Checks,
     ) -> Result<Option<(Vm, Option<Watching>)>, vm::Error> {
-        if let Some(schedule) = self.occurrence.before {
+        if let Some(origin) = self.occurrence.before {
             let all = u64::MAX / 2;
-            let mut vm = crate::start_under(recording, inputs, schedule, &self.racy, all)?;
+            let mut vm = origin.start(recording, inputs, &self.racy, all)?;
             let watching = Watching::begin(&mut vm, checks, recording)?;
             return Ok(Some((vm, watching)));
         }

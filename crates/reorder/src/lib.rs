@@ -64,6 +64,11 @@ impl Outcome {
     }
 }
 
+/// Why two accesses of one thread (of two tasks or goroutines that it ran)
+/// cannot be swapped: whoever holds the thread back holds back both.
+pub const ONE_THREAD: &str = "blocked: one thread ran both tasks, one after the other; another \
+     schedule may give them to two";
+
 /// State-changing instances at one address that are followed further: what
 /// becomes of them is the same again and again.
 const FOLLOWED: usize = 3;
@@ -74,7 +79,8 @@ const NAMED: usize = 16;
 /// How far the orders are followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Budget {
-    /// Instructions the other threads may take to reach the second access.
+    /// Instructions the other threads may take to reach the second access, at
+    /// most; five times what they took in the recorded run is enough.
     pub approach: u64,
     /// Instructions of each thread after the accesses, if no sequencer comes
     /// before.
@@ -123,7 +129,8 @@ pub fn both_orders_timed(
     instances: &[Instance],
     budget: Budget,
 ) -> Result<Vec<(Outcome, u64)>, Error> {
-    let order = in_recorded_order(recording, instances)?;
+    let chronology = Chronology::of_recording(recording)?;
+    let order = chronology.sort(instances);
     let recording = recording.clone();
     let todo: Vec<Instance> = order.iter().map(|index| instances[*index]).collect();
     let answers = vm::snapshot::isolated(move || {
@@ -134,6 +141,8 @@ pub fn both_orders_timed(
         let mut followed: HashMap<u64, usize> = HashMap::new();
         for instance in todo {
             let mut budget = budget;
+            let recorded = chronology.between(instance.first, instance.second);
+            budget.approach = budget.approach.min(approach_limit(recorded));
             let seen = followed.entry(instance.address).or_default();
             if *seen >= FOLLOWED {
                 budget.run_on = 0;
@@ -155,11 +164,22 @@ pub fn both_orders_timed(
     Ok(outcomes)
 }
 
+/// Instructions the other threads may take to the second access while the
+/// first is held, if all took `recorded` from one to the other: five times as
+/// many (paper 003, section 5), and some for short distances.
+pub fn approach_limit(recorded: u64) -> u64 {
+    const SLACK: u64 = 2_000_000;
+    recorded.saturating_mul(5).saturating_add(SLACK)
+}
+
 fn at_instance(
     vm: &mut Vm,
     instance: Instance,
     budget: Budget,
 ) -> Result<(Outcome, u64), vm::Error> {
+    if instance.first.thread == instance.second.thread {
+        return Ok((Outcome::ReplayFailure(ONE_THREAD.into()), 0));
+    }
     match vm.run(Some(instance.first))? {
         Stop::Reached(moment) if vm.executed(moment.thread) == instance.first.count => {}
         _ => {
@@ -185,11 +205,10 @@ fn from_first_access(
     let stacks = stacks(vm);
     let copy = vm.copy(limits, |vm| {
         Ok(match RacePoint::reach(vm, instance)? {
+            Ok(point) if budget.run_on == 0 => point.both_orders_here(vm, budget.remainder)?,
             Ok(point) => {
                 let mut outcome = point.both_orders(vm, budget.remainder)?;
-                if let Outcome::StateChange(differences) = &mut outcome
-                    && budget.run_on > 0
-                {
+                if let Outcome::StateChange(differences) = &mut outcome {
                     point.follow(vm, instance, budget, differences)?;
                 }
                 outcome
@@ -273,19 +292,7 @@ pub fn in_recorded_order(
     recording: &Recording,
     instances: &[Instance],
 ) -> Result<Vec<usize>, RecordError> {
-    let mut steps = StepReader::open(&recording.process(0).join("schedule"))?;
-    let mut order = Chronology::default();
-    while let Some(step) = steps.next_step()? {
-        if let Step::Slice {
-            thread,
-            instructions,
-            ..
-        } = step
-        {
-            order.add(thread, instructions);
-        }
-    }
-    Ok(order.sort(instances))
+    Ok(Chronology::of_recording(recording)?.sort(instances))
 }
 
 /// Which moment of an execution comes before which, from its slices.
@@ -294,27 +301,77 @@ pub struct Chronology {
     /// For each thread: its count at the end of each of its slices, and the
     /// number of the slice.
     ends: BTreeMap<u32, Vec<(u64, usize)>>,
-    slices: usize,
+    /// Instructions of all threads at the end of each slice.
+    ticks: Vec<u64>,
 }
 
 impl Chronology {
+    pub fn of_recording(recording: &Recording) -> Result<Self, RecordError> {
+        Self::of_recording_until(recording, Moment::new(0, u64::MAX))
+    }
+
+    /// The recorded execution up to a moment.
+    pub fn of_recording_until(recording: &Recording, end: Moment) -> Result<Self, RecordError> {
+        let mut steps = StepReader::open(&recording.process(0).join("schedule"))?;
+        let mut order = Chronology::default();
+        while let Some(step) = steps.next_step()? {
+            let Step::Slice {
+                thread,
+                instructions,
+                ..
+            } = step
+            else {
+                continue;
+            };
+            let left = match thread == end.thread {
+                true => end.count.saturating_sub(order.count(thread)),
+                false => u64::MAX,
+            };
+            order.add(thread, instructions.min(left));
+            if left < instructions {
+                break;
+            }
+        }
+        Ok(order)
+    }
+
+    fn count(&self, thread: u32) -> u64 {
+        let own = self.ends.get(&thread).and_then(|own| own.last());
+        own.map_or(0, |(count, _)| *count)
+    }
+
     /// The next slice.
     pub fn add(&mut self, thread: u32, instructions: u64) {
         let own = self.ends.entry(thread).or_default();
         let before = own.last().map_or(0, |(count, _)| *count);
-        own.push((before + instructions, self.slices));
-        self.slices += 1;
+        own.push((before + instructions, self.ticks.len()));
+        let now = self.ticks.last().copied().unwrap_or(0);
+        self.ticks.push(now + instructions);
+    }
+
+    /// The slice that a moment is in, and where that ends for its thread.
+    fn slice(&self, moment: Moment) -> Option<(usize, u64)> {
+        let own = self.ends.get(&moment.thread)?;
+        let index = own.partition_point(|(end, _)| *end <= moment.count);
+        own.get(index).map(|(end, number)| (*number, *end))
     }
 
     fn position(&self, moment: Moment) -> (usize, u64) {
-        let own = self
-            .ends
-            .get(&moment.thread)
-            .map(Vec::as_slice)
-            .unwrap_or(&[]);
-        let index = own.partition_point(|(end, _)| *end <= moment.count);
-        let slice = own.get(index).map_or(usize::MAX, |(_, number)| *number);
-        (slice, moment.count)
+        let slice = self.slice(moment);
+        (slice.map_or(usize::MAX, |(number, _)| number), moment.count)
+    }
+
+    /// Instructions of all threads up to a moment.
+    fn tick(&self, moment: Moment) -> u64 {
+        match self.slice(moment) {
+            Some((number, end)) => self.ticks[number] - (end - moment.count),
+            None => self.ticks.last().copied().unwrap_or(0),
+        }
+    }
+
+    /// Instructions of all threads from one moment to a later one.
+    pub fn between(&self, first: Moment, second: Moment) -> u64 {
+        self.tick(second).saturating_sub(self.tick(first))
     }
 
     /// Indices of the instances in the order of their first accesses.
@@ -322,5 +379,30 @@ impl Chronology {
         let mut order: Vec<usize> = (0..instances.len()).collect();
         order.sort_by_key(|index| self.position(instances[*index].first));
         order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chronology_knows_order_and_distance() {
+        let mut order = Chronology::default();
+        for (thread, instructions) in [(1, 100), (2, 50), (1, 10), (2, 5)] {
+            order.add(thread, instructions);
+        }
+        let (first, second) = (Moment::new(1, 90), Moment::new(2, 52));
+        assert_eq!(order.between(first, second), 10 + 50 + 10 + 2);
+        assert_eq!(order.between(second, first), 0);
+        assert_eq!(order.between(first, Moment::new(1, 105)), 10 + 50 + 5);
+        let instance = |first| Instance {
+            first,
+            second: first,
+            address: 0,
+            size: 1,
+        };
+        let list = [second, Moment::new(1, 105), first].map(instance);
+        assert_eq!(order.sort(&list), [2, 1, 0]);
     }
 }

@@ -6,7 +6,9 @@ use crate::{Budget, Outcome};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use race::Instance;
 use std::any::Any;
+use std::io::{Read, Write};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use vm::context::reg;
 use vm::observe::{AccessEvent, Interest, Observer};
 use vm::schedule::SliceEnd;
@@ -63,27 +65,78 @@ impl RacePoint {
         Ok(Err(why.to_string()))
     }
 
-    /// Plays both orders in copies and compares what they leave.
+    /// Plays both orders in copies, at the same time, and compares what they
+    /// leave. This process stays at the race point.
     pub fn both_orders(&self, vm: &mut Vm, remainder: u64) -> Result<Outcome, Error> {
+        let running = [false, true].map(|swapped| {
+            vm.copy(limits(remainder), |vm| {
+                let written = self.play(vm, swapped, remainder)?;
+                Ok(self.left(vm, written))
+            })
+        });
         let mut left = Vec::new();
-        for order in [[self.first, self.second], [self.second, self.first]] {
-            let limits = Limits {
-                instructions: 4 * remainder + 2,
-                ..Limits::default()
-            };
-            let copy = vm.copy(limits, |vm| self.play(vm, order, remainder));
+        for copy in running {
             match copy.and_then(|running| running.join()) {
                 Ok(Ok(state)) => left.push(state),
                 Ok(Err(error)) => return Ok(Outcome::ReplayFailure(error)),
                 Err(error) => return Ok(Outcome::ReplayFailure(error.to_string())),
             }
         }
-        let differences = compare::differences(&left[0], &left[1], self.racy.clone());
-        Ok(if differences.is_empty() {
+        Ok(self.compare(&left[0], &left[1]))
+    }
+
+    /// The same with one copy less: this process plays the swapped order
+    /// itself and is at the race point no more.
+    pub fn both_orders_here(&self, vm: &mut Vm, remainder: u64) -> Result<Outcome, Error> {
+        let failed = |why: String| Ok(Outcome::ReplayFailure(why));
+        // The copy tells what it has in all words that either order writes;
+        // where it has not written itself, that is what the race point has.
+        let (mut asked, mut asking) = match std::io::pipe() {
+            Ok(ends) => ends,
+            Err(error) => return failed(error.to_string()),
+        };
+        let copy = vm.copy(limits(remainder), |vm| {
+            let mut written = self.play(vm, false, remainder)?;
+            // This end is the copy's own: only the other process writes.
+            // SAFETY: closes a descriptor that nothing uses in the copy any
+            // more; the copy leaves by `_exit` and drops nothing.
+            unsafe { libc::close(asking.as_raw_fd()) };
+            let mut bytes = Vec::new();
+            asked
+                .read_to_end(&mut bytes)
+                .map_err(|error| Error::Machine(error.to_string()))?;
+            let words = bytes.chunks_exact(8).map(|word| {
+                let mut value = [0; 8];
+                value.copy_from_slice(word);
+                u64::from_le_bytes(value)
+            });
+            written.extend(words);
+            written.sort_unstable();
+            written.dedup();
+            Ok(self.left(vm, written))
+        });
+        let written = self.play(vm, true, remainder)?;
+        let words: Vec<u8> = written.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let told = asking.write_all(&words);
+        drop(asking);
+        match (told, copy.and_then(|running| running.join())) {
+            (Ok(()), Ok(Ok(recorded))) => {
+                let swapped = self.left(vm, written);
+                Ok(self.compare(&recorded, &swapped))
+            }
+            (_, Ok(Err(error))) => failed(error),
+            (_, Err(error)) => failed(error.to_string()),
+            (Err(error), _) => failed(error.to_string()),
+        }
+    }
+
+    fn compare(&self, recorded: &Left, swapped: &Left) -> Outcome {
+        let differences = compare::differences(recorded, swapped, self.racy.clone());
+        if differences.is_empty() {
             Outcome::NoStateChange
         } else {
             Outcome::StateChange(differences)
-        })
+        }
     }
 
     /// Plays both orders again and runs on, to see what becomes of the
@@ -96,10 +149,8 @@ impl RacePoint {
         differences: &mut [Difference],
     ) -> Result<(), Error> {
         let mut seen = Vec::new();
-        for (order, swapped) in [
-            ([self.first, self.second], false),
-            ([self.second, self.first], true),
-        ] {
+        for swapped in [false, true] {
+            let order = self.order(swapped);
             let limits = Limits {
                 instructions: 4 * budget.remainder + budget.run_on,
                 ..Limits::default()
@@ -120,11 +171,12 @@ impl RacePoint {
         Ok(())
     }
 
-    /// The two accesses in this order, then each thread to its next sequencer.
-    fn play(&self, vm: &mut Vm, order: [u32; 2], remainder: u64) -> Result<Left, Error> {
+    /// The two accesses, then each thread to its next sequencer; the words
+    /// that were written, in order.
+    fn play(&self, vm: &mut Vm, swapped: bool, remainder: u64) -> Result<Vec<u64>, Error> {
         vm.observe(Box::new(Written::default()));
-        self.advance(vm, order, remainder)?;
-        let written = vm
+        self.advance(vm, self.order(swapped), remainder)?;
+        Ok(vm
             .take_observers()
             .into_iter()
             .filter_map(|observer| observer.into_any().downcast::<Written>().ok())
@@ -132,12 +184,20 @@ impl RacePoint {
                 written.settle();
                 written.words
             })
-            .collect();
-        Ok(Left::behind(vm, [self.first, self.second], written))
+            .collect())
     }
-}
 
-impl RacePoint {
+    fn left(&self, vm: &Vm, written: Vec<u64>) -> Left {
+        Left::behind(vm, [self.first, self.second], written)
+    }
+
+    fn order(&self, swapped: bool) -> [u32; 2] {
+        match swapped {
+            false => [self.first, self.second],
+            true => [self.second, self.first],
+        }
+    }
+
     fn advance(&self, vm: &mut Vm, order: [u32; 2], remainder: u64) -> Result<(), Error> {
         for thread in order {
             make_access(vm, thread)?;
@@ -146,6 +206,14 @@ impl RacePoint {
             vm.run_thread(thread, remainder, true)?;
         }
         Ok(())
+    }
+}
+
+/// What a copy that plays one order may use.
+fn limits(remainder: u64) -> Limits {
+    Limits {
+        instructions: 4 * remainder + 2,
+        ..Limits::default()
     }
 }
 

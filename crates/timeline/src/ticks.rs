@@ -30,10 +30,10 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// The order of the first process of a recording.
-    pub fn of_recording(recording: &Recording) -> Result<Ticks, Error> {
+    /// The order of one process of a recording.
+    pub fn of_process(recording: &Recording, process: u32) -> Result<Ticks, Error> {
         let mut ticks = Ticks::default();
-        let mut steps = StepReader::open(&recording.process(0).join("schedule"))?;
+        let mut steps = StepReader::open(&recording.process(process).join("schedule"))?;
         while let Some(step) = steps.next_step()? {
             match step {
                 Step::Slice {

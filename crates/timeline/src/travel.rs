@@ -134,17 +134,28 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// The recorded execution, or another one that leaves it somewhere.
+    /// The recorded execution of the first process, or another one that leaves
+    /// it somewhere.
     pub fn new(recording: &Recording, alternative: Option<Alternative>) -> Result<Self, Error> {
-        let mut ticks = Ticks::of_recording(recording)?;
+        Self::of_process(recording, 0, alternative)
+    }
+
+    /// The same for any process of the recording. It begins where the process
+    /// was forked.
+    pub fn of_process(
+        recording: &Recording,
+        process: u32,
+        alternative: Option<Alternative>,
+    ) -> Result<Self, Error> {
+        let mut ticks = Ticks::of_process(recording, process)?;
         if let Some(alternative) = &alternative {
             ticks = ticks.branch(alternative.tick, &alternative.slices);
             ticks.ending = alternative.ending;
         }
         let ticks = Rc::new(ticks);
-        let mut current = World::start(recording, &ticks, alternative.map(Rc::new))?;
+        let mut current = World::start(recording, process, &ticks, alternative.map(Rc::new))?;
         let first = current.fork()?;
-        let auxv = auxiliary_vector(&mut current)?;
+        let auxv = current.auxiliary_vector()?;
         Ok(Timeline {
             ticks,
             snapshots: Snapshots {
@@ -340,33 +351,4 @@ impl Timeline {
         self.snapshots.changed = Some(here);
         Ok(())
     }
-}
-
-/// The auxiliary vector, from the stack that the program is started with:
-/// count and list of arguments, list of the environment, then this.
-fn auxiliary_vector(start: &mut World) -> Result<Vec<u8>, Error> {
-    let mut bytes = Vec::new();
-    let Some((words, _)) = start.registers(1)? else {
-        return Ok(bytes);
-    };
-    let mut word = |address: u64| -> Result<Option<u64>, Error> {
-        let bytes = start.memory(address, 8)?;
-        Ok(bytes.try_into().ok().map(u64::from_le_bytes))
-    };
-    let mut at = words[vm::context::reg::RSP];
-    let arguments = word(at)?.unwrap_or(0).min(1 << 20);
-    at += 8 * (arguments + 2);
-    while word(at)?.is_some_and(|word| word != 0) {
-        at += 8;
-    }
-    at += 8;
-    while let (Some(kind), Some(value)) = (word(at)?, word(at + 8)?) {
-        bytes.extend_from_slice(&kind.to_le_bytes());
-        bytes.extend_from_slice(&value.to_le_bytes());
-        if kind == 0 {
-            break;
-        }
-        at += 16;
-    }
-    Ok(bytes)
 }

@@ -114,6 +114,7 @@ enum Request {
         address: u64,
         length: usize,
     },
+    AuxiliaryVector,
     SetRegisters {
         thread: u32,
         registers: AllRegisters,
@@ -155,9 +156,10 @@ pub struct World {
 }
 
 impl World {
-    /// The world at the start of a recording.
+    /// The world at the start of a process of a recording.
     pub fn start(
         recording: &Recording,
+        process: u32,
         ticks: &Rc<Ticks>,
         alternative: Option<Rc<Alternative>>,
     ) -> Result<World, Error> {
@@ -171,9 +173,8 @@ impl World {
                 // SAFETY: worlds that end are waited for by nobody.
                 unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
                 let mut stream = theirs;
-                match Vm::replay(recording) {
+                match at_start(recording, process) {
                     Ok(mut vm) => {
-                        vm.mute();
                         let _ = wire::send(&mut stream, &Ok::<_, String>(Answer::Done));
                         Serving {
                             ticks: ticks.clone(),
@@ -199,6 +200,14 @@ impl World {
                 world.run_to(0)?;
                 Ok(world)
             }
+        }
+    }
+
+    /// What the kernel told the program when it was started.
+    pub fn auxiliary_vector(&mut self) -> Result<Vec<u8>, Error> {
+        match self.ask(&Request::AuxiliaryVector)? {
+            Answer::Memory(bytes) => Ok(bytes),
+            _ => Err(unexpected()),
         }
     }
 
@@ -339,6 +348,20 @@ impl World {
     }
 }
 
+/// A replay of the process, at its first instruction.
+fn at_start(recording: &Recording, process: u32) -> Result<Vm, vm::Error> {
+    let mut vm = match process {
+        0 => Vm::replay(recording)?,
+        process => Vm::replay_process(recording, process)?,
+    };
+    vm.mute();
+    if process > 0 {
+        // Its ancestors up to the forks.
+        vm.run(Some(Moment::new(1, 0)))?;
+    }
+    Ok(vm)
+}
+
 fn unexpected() -> Error {
     Error::Lost(io::Error::other("it gave the answer to another question"))
 }
@@ -404,6 +427,7 @@ impl Serving {
             Request::Threads => Answer::Threads(threads(vm)),
             Request::Registers(thread) => Answer::Registers(registers(vm, thread)),
             Request::Memory { address, length } => Answer::Memory(memory(address, length)),
+            Request::AuxiliaryVector => Answer::Memory(vm.auxiliary_vector()),
             Request::SetRegisters { thread, registers } => {
                 self.become_own(vm)?;
                 set_registers(vm, thread, &registers)?;

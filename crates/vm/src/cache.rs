@@ -192,11 +192,6 @@ pub const FAULT_EXIT: u32 = 0;
 impl Cache {
     pub fn install() -> Result<Self, Error> {
         host::map_fixed(
-            layout::INDIRECT_TABLE,
-            layout::INDIRECT_TABLE_SIZE,
-            libc::PROT_READ | libc::PROT_WRITE,
-        )?;
-        host::map_fixed(
             layout::RING,
             layout::RING_SIZE,
             libc::PROT_READ | libc::PROT_WRITE,
@@ -220,6 +215,10 @@ impl Cache {
             flushes: 0,
         };
         cache.emit_exits();
+        host::map_words(
+            layout::INDIRECT_TABLE,
+            &vec![cache.indirect_miss; layout::INDIRECT_ENTRIES],
+        )?;
         cache.reset();
         Ok(cache)
     }
@@ -283,12 +282,9 @@ impl Cache {
             stub: 0,
         });
         self.next = self.first_block;
-        for index in 0..layout::INDIRECT_ENTRIES {
-            // A page that is only read stays shared with the vm's parent.
-            if self.indirect(index) != self.indirect_miss {
-                self.set_indirect(index, self.indirect_miss);
-            }
-        }
+        // SAFETY: the table's own mapping, which nothing in Rust refers to;
+        // its words are the misses it was made of again.
+        unsafe { host::forget_writes(layout::INDIRECT_TABLE, layout::INDIRECT_TABLE_SIZE) };
     }
 
     /// Forgets the linkable block at `pc`, to be made anew.
@@ -312,7 +308,9 @@ impl Cache {
     /// the cache is full.
     pub fn flush(&mut self) {
         self.flushes += 1;
-        self.reset();
+        if !self.blocks.is_empty() {
+            self.reset();
+        }
     }
 
     fn set_indirect(&mut self, index: usize, target: u64) {

@@ -127,6 +127,7 @@ context_offsets! {
     KNOWN_MARKED = known.marked;
     KNOWN_STALE = known.stale;
     KNOWN_OWN = known.own;
+    KNOWN_OWN_WHEN_STALE = known.own_when_stale;
     KNOWN_CLOCK = known.clock;
     KNOWN_SLOTS = known.slots;
     KNOWN_FOLD = known.fold;
@@ -300,9 +301,9 @@ impl Default for VectorState {
         };
         state.bytes[0..2].copy_from_slice(&0x37fu16.to_le_bytes());
         state.bytes[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
-        // XSTATE_BV: x87 and SSE are taken from the area, the rest is in its
-        // initial configuration.
-        state.bytes[512] = 3;
+        // XSTATE_BV: SSE is taken from the area, the rest is in its initial
+        // configuration.
+        state.bytes[512] = 2;
         state
     }
 }

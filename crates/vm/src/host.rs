@@ -1,7 +1,9 @@
 //! The few host memory calls the vm makes for itself and for the guest.
 
 use crate::Error;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
 
 /// Maps anonymous private memory at exactly `address`, which must be free.
 pub fn map_fixed(address: u64, length: u64, protection: i32) -> Result<(), Error> {
@@ -26,6 +28,60 @@ pub fn map_fixed(address: u64, length: u64, protection: i32) -> Result<(), Error
     Err(Error::Machine(format!(
         "cannot map {length:#x} bytes at {address:#x} for the vm: {reason}"
     )))
+}
+
+/// Maps private memory at exactly `address`, which must be free, with these
+/// words in it. What is written over them can be forgotten at once.
+pub fn map_words(address: u64, words: &[u64]) -> Result<(), Error> {
+    let failed = |reason: io::Error| {
+        Error::Machine(format!(
+            "cannot map {} words at {address:#x} for the vm: {reason}",
+            words.len()
+        ))
+    };
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    // SAFETY: a literal name; the descriptor is ours alone.
+    let mut file = unsafe {
+        let fd = libc::memfd_create(c"words".as_ptr(), libc::MFD_CLOEXEC);
+        if fd < 0 {
+            return Err(failed(io::Error::last_os_error()));
+        }
+        File::from_raw_fd(fd)
+    };
+    file.write_all(&bytes).map_err(failed)?;
+    // SAFETY: MAP_FIXED_NOREPLACE never disturbs an existing mapping.
+    let got = unsafe {
+        libc::mmap(
+            address as *mut libc::c_void,
+            bytes.len(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if got as u64 == address {
+        Ok(())
+    } else {
+        Err(failed(io::Error::last_os_error()))
+    }
+}
+
+/// What `map_words` put there is there again; pages that nobody has written to
+/// since are not touched.
+///
+/// # Safety
+/// The range is a mapping of `map_words`, and nothing refers into it.
+pub unsafe fn forget_writes(address: u64, length: u64) {
+    // SAFETY: the caller vouches for the range.
+    let result = unsafe {
+        libc::madvise(
+            address as *mut libc::c_void,
+            length as usize,
+            libc::MADV_DONTNEED,
+        )
+    };
+    assert_eq!(result, 0, "a private mapping can be dropped");
 }
 
 /// A raw host system call: the kernel's own convention, negative errno on

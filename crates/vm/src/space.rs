@@ -396,20 +396,24 @@ impl Space {
         address: u64,
         length: u64,
         protection: i32,
-    ) -> Result<Range<u64>, Errno> {
+    ) -> Result<(Range<u64>, Errno), Errno> {
         if length == 0 && address.is_multiple_of(PAGE) {
-            return Ok(address..address);
+            return Ok((address..address, 0));
         }
-        let range = Self::checked(address, length)?;
+        let mut range = Self::checked(address, length)?;
         if range.end - range.start < page_up(length) {
             return Err(ENOMEM);
         }
         let mut at = range.start;
-        while at < range.end {
-            match self.find(at) {
-                Some((part, _)) => at = part.end,
-                None => return Err(ENOMEM),
-            }
+        while at < range.end
+            && let Some((part, _)) = self.find(at)
+        {
+            at = part.end;
+        }
+        let whole = at >= range.end;
+        range.end = range.end.min(at);
+        if range.is_empty() {
+            return Err(ENOMEM);
         }
         // SAFETY: every page of the range is a guest mapping.
         let result = unsafe {
@@ -438,7 +442,7 @@ impl Space {
             self.guarded.remove(&page);
         }
         self.merge(range.clone());
-        Ok(range)
+        Ok((range, if whole { 0 } else { ENOMEM }))
     }
 
     /// Joins neighbours that are alike, so that the books stay as small as

@@ -19,6 +19,8 @@ pub struct Thread {
     /// The system call that blocked, to be tried again when woken.
     pub call: Option<Call>,
     pub name: [u8; 16],
+    /// A sleep takes this much longer than it was asked to.
+    pub timer_slack: u64,
     pub clear_child_tid: u64,
     pub robust_list: u64,
     pub signals: ThreadSignals,
@@ -81,6 +83,10 @@ pub struct HostInterest {
     pub events: i16,
 }
 
+/// Linux's default, in nanoseconds: without it a loop of naps would go round far
+/// more often than natively.
+pub const TIMER_SLACK: u64 = 50_000;
+
 impl Thread {
     pub fn new(id: u32, tid: i32, regs: Registers) -> Self {
         Thread {
@@ -92,6 +98,7 @@ impl Thread {
             state: State::Runnable,
             call: None,
             name: [0; 16],
+            timer_slack: TIMER_SLACK,
             clear_child_tid: 0,
             robust_list: 0,
             signals: ThreadSignals::default(),

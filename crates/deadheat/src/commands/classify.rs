@@ -3,6 +3,7 @@
 
 use super::Failure;
 use crate::exploration::{self, ExploreOptions};
+use crate::inputs;
 use crate::orders;
 use crate::phase;
 use crate::reporting::ReportOptions;
@@ -18,6 +19,7 @@ Examples:
                                            more occurrences, more schedules
   deadheat classify rec --budget 60        as much as a minute allows
   deadheat classify rec --all-instances    every instance, not only twenty of each race
+  deadheat classify rec --input inputs/    the recorded program with other inputs as well
   deadheat classify rec --invariant 'queue.count <= len(queue.items)'
                                            does a race break what must always hold?
   deadheat classify rec --invariant '@write balance >= 0'
@@ -31,6 +33,12 @@ pub struct Arguments {
     /// Try every instance that was listed, however long it takes
     #[arg(long)]
     all_instances: bool,
+    /// Record the program of the first recording again with another input, and
+    /// classify the races of that run as well: a file is a standard input; one
+    /// that ends in `.args` holds an argument vector per line (`-n 3 'two
+    /// words' < FILE`); a folder holds such files
+    #[arg(long, value_name = "PATH")]
+    input: Vec<PathBuf>,
     /// Schedules tried after each occurrence of a race
     #[arg(long, default_value_t = exploration::SCHEDULES, value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..))]
@@ -57,12 +65,25 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         forget_sync: arguments.forget_sync.clone(),
         ..detect::Options::default()
     };
-    for recording in &arguments.recordings {
+    let mut recordings = arguments.recordings.clone();
+    for recording in &recordings {
         let recorded = vm::record::Recording::open(recording)?;
         arguments.explore.verify(&explore::program_of(&recorded))?;
     }
+    if let Some(first) = arguments.recordings.first() {
+        let mut all = Vec::new();
+        for path in &arguments.input {
+            all.extend(inputs::read(path)?);
+        }
+        for (number, input) in (1..).zip(&all) {
+            let label = format!("recording input {number} of {}", all.len());
+            recordings.push(phase::counting(&label, None, || {
+                inputs::record(first, input)
+            })?);
+        }
+    }
     let mut reports = Vec::new();
-    for recording in &arguments.recordings {
+    for recording in &recordings {
         let mut report = phase::detecting(recording, || detect::detect(recording, &options))?;
         orders::play(&mut report, recording, limit)?;
         exploration::classify(

@@ -20,6 +20,7 @@ Examples:
   deadheat replay .deadheat/7 --race 3 --order swapped   what the other order leads to
   deadheat replay .deadheat/7 --race 3 --gdb             stand at the race in gdb, go back and on
   deadheat replay .deadheat/7 --evidence 1 --gdb         what a verdict rests on, in gdb
+  deadheat replay .deadheat/7 --process 2 --gdb          a process that the program forked, in gdb
   (gdb) target remote | deadheat replay .deadheat/7 --race 3 --order swapped --gdb=-")]
 pub struct Arguments {
     /// The recording
@@ -51,12 +52,13 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         return crate::exploration::show_evidence(&recording, number);
     }
     if arguments.race.is_asked_for() {
-        if arguments.process.is_some_and(|process| process > 0) {
+        let process = arguments.process.unwrap_or(0);
+        if process > 0 && arguments.race.names_a_race() {
             return Err(Failure::usage(
-                "--race and --gdb work on the first process of a recording only",
+                "races are looked for in the first process of a recording only",
             ));
         }
-        match race::run(&arguments.recording, until, &arguments.race)? {
+        match race::run(&arguments.recording, process, until, &arguments.race)? {
             race::Next::Done(code) => return Ok(code),
             race::Next::Show(moment) => until = Some(moment),
         }

@@ -251,13 +251,8 @@ impl<C: Checker> Engine<C> {
         })
     }
 
-    pub(super) fn is_atomic_variable(&self, address: u64) -> bool {
-        self.checker.is_exact()
-            && self
-                .code
-                .modules
-                .variable_at(address)
-                .is_some_and(|variable| variable.atomic)
+    pub(super) fn is_atomic_variable(&mut self, address: u64) -> bool {
+        self.checker.is_exact() && self.code.is_atomic_variable(address)
     }
 }
 

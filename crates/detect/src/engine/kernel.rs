@@ -178,6 +178,10 @@ impl<C: Checker> Engine<C> {
             | libc::SYS_recvmsg
             | libc::SYS_dup => (first, false),
             libc::SYS_close => (first, true),
+            // Whatever had the number is closed.
+            libc::SYS_dup2 | libc::SYS_dup3 if event.result >= 0 && event.arguments[1] != first => {
+                (event.arguments[1], true)
+            }
             _ => return,
         };
         if event.result == -i64::from(libc::EBADF) && !write {

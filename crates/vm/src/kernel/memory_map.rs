@@ -283,10 +283,10 @@ impl Vm {
     pub(super) fn sys_mprotect(&mut self, address: u64, length: u64, protection: u64) -> Outcome {
         let protection = protection as i32 & (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
         match self.space.protect(address, length, protection) {
-            Ok(range) => {
+            Ok((range, result)) => {
                 self.code_changed(range.clone());
                 self.tell_code_in(range);
-                Ok(0)
+                Ok(result)
             }
             Err(errno) => Ok(errno),
         }
@@ -321,10 +321,12 @@ impl Vm {
         if !address.is_multiple_of(crate::layout::PAGE) {
             return Err(Halt::Errno(libc::EINVAL));
         }
+        const DONTNEED_LOCKED: i32 = 24;
         match advice as i32 {
             // These change what the guest reads: done, page by mapped page.
-            libc::MADV_DONTNEED | libc::MADV_REMOVE | libc::MADV_FREE => {
+            libc::MADV_DONTNEED | libc::MADV_REMOVE | libc::MADV_FREE | DONTNEED_LOCKED => {
                 let end = address.saturating_add(crate::layout::page_up(length));
+                let mut covered = 0;
                 let parts: Vec<_> = self
                     .space
                     .mappings()
@@ -332,6 +334,7 @@ impl Vm {
                     .filter(|part| part.start < part.end)
                     .collect();
                 for part in parts {
+                    covered += part.end - part.start;
                     // MADV_FREE may or may not keep the contents; dropping
                     // them at once is the deterministic choice.
                     let advice = if advice as i32 == libc::MADV_FREE {
@@ -350,6 +353,10 @@ impl Vm {
                         return Ok(result);
                     }
                     self.code_changed(part);
+                }
+                // What is mapped has been done all the same.
+                if covered < end - address {
+                    return Err(Halt::Errno(libc::ENOMEM));
                 }
                 Ok(0)
             }

@@ -5,6 +5,7 @@ use crate::clock::INSTRUCTIONS_PER_NANOSECOND;
 use crate::layout::{PAGE, page_up};
 use crate::machine::Vm;
 use crate::memory;
+use crate::thread::TIMER_SLACK;
 use std::collections::{BTreeMap, BTreeSet};
 
 const RESOURCES: usize = 16;
@@ -135,7 +136,10 @@ impl Vm {
             // The kernel writes the version it wants even when it refuses.
             let mut written = vec![(header, 8)];
             if result >= 0 && data != 0 {
-                written.push((data, 24));
+                // The first version has one set of capabilities, the others two.
+                const FIRST: u32 = 0x1998_0330;
+                let first = memory::get::<u32>(header).is_ok_and(|version| version == FIRST);
+                written.push((data, if first { 12 } else { 24 }));
             }
             (result, written)
         })?;
@@ -552,9 +556,21 @@ impl Vm {
             | libc::PR_GET_SECUREBITS
             | libc::PR_SET_SECUREBITS
             | libc::PR_CAP_AMBIENT => self.host_call(libc::SYS_prctl, call.arguments),
-            libc::PR_GET_TIMERSLACK => Ok(50_000),
-            libc::PR_SET_TIMERSLACK
-            | libc::PR_SET_THP_DISABLE
+            libc::PR_GET_TIMERSLACK => Ok(self
+                .threads
+                .get(&current)
+                .map_or(0, |thread| thread.timer_slack as i64)),
+            libc::PR_SET_TIMERSLACK => {
+                if let Some(thread) = self.threads.get_mut(&current) {
+                    // Zero asks for the default.
+                    thread.timer_slack = match argument {
+                        0 => TIMER_SLACK,
+                        slack => slack,
+                    };
+                }
+                Ok(0)
+            }
+            libc::PR_SET_THP_DISABLE
             | libc::PR_GET_THP_DISABLE
             | libc::PR_MCE_KILL
             | libc::PR_GET_SECCOMP

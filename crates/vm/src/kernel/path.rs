@@ -288,6 +288,13 @@ impl Vm {
         let cloexec = flags & libc::O_CLOEXEC != 0;
         let mut stream = None;
         let string = match self.place(directory, name.clone()) {
+            // What is written there goes past the vm, and a replay lacks it.
+            Place::Host(path)
+                if path == b"/proc/self/mem" && flags & libc::O_ACCMODE != libc::O_RDONLY =>
+            {
+                self.say("/proc/self/mem cannot be written to; the program is told so (EACCES)");
+                return Err(Halt::Errno(libc::EACCES));
+            }
             Place::Host(path) => c_string(path)?,
             Place::Executable => self.host_path(directory, name.clone())?,
             Place::Descriptor(fd) => {

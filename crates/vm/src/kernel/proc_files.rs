@@ -233,6 +233,11 @@ impl Vm {
         Ok(format!("{tid} ({name}) {}\n", fields.join(" ")).into_bytes())
     }
 
+    /// What the program was told of the machine when it was started.
+    pub fn auxiliary_vector(&self) -> Vec<u8> {
+        self.start_area(2)
+    }
+
     /// Arguments, environment or auxiliary vector, read from the stack they
     /// were put on.
     fn start_area(&self, which: usize) -> Vec<u8> {

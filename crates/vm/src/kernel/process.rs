@@ -15,7 +15,9 @@ use crate::Error;
 use crate::context::reg;
 use crate::io::{Io, tag};
 use crate::machine::{Pace, Vm};
-use crate::record::{Files, InputReader, InputWriter, ProcessFacts, StepReader, StepWriter};
+use crate::record::{
+    Files, InputReader, InputWriter, ProcessFacts, RecordError, StepReader, StepWriter,
+};
 use crate::schedule::Random64;
 use crate::thread::{HostInterest, Wait, WaitOn};
 use crate::tree::Children;
@@ -282,6 +284,13 @@ impl Vm {
                 ProcessFacts { number, parent }.write(&folder)?;
             }
             (Io::Replay { inputs, files, .. }, Pace::Follow(steps)) => {
+                let begun = |stream: &str| {
+                    std::fs::metadata(folder.join(stream)).is_ok_and(|data| data.len() > 0)
+                };
+                // It was killed before it had begun.
+                if !begun("inputs") || !begun("schedule") {
+                    return Err(RecordError::Ended(folder).into());
+                }
                 *inputs = InputReader::open(&folder.join("inputs"))?;
                 *files = Files::open(&tree.directory, number)?;
                 *steps = StepReader::open(&folder.join("schedule"))?;

@@ -277,7 +277,10 @@ impl Vm {
         let rest = bytes.get(call.done as usize..).unwrap_or_default();
         let room = CAPACITY.saturating_sub(lane.size);
         let fits = match stream {
-            true => room.min(rest.len()),
+            // As in Linux: as long as there is any room, pieces of this size are
+            // taken whole.
+            true if room > 0 => rest.len().min(CAPACITY / 2 - 64),
+            true => 0,
             false if room >= rest.len() => rest.len(),
             false => 0,
         };

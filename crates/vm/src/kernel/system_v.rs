@@ -16,6 +16,13 @@ use crate::{host, memory};
 
 const IPC_NOWAIT: u64 = 0o4000;
 const IPC_STAT: i32 = 2;
+const IPC_INFO: i32 = 3;
+
+/// Sizes of what the commands about all sets, queues and segments fill in.
+const SEMINFO: usize = 40;
+const MSGINFO: usize = 32;
+const SHMINFO: usize = 72;
+const SHM_INFO: usize = 48;
 
 /// Sizes of the kernel's structures.
 const SHMID_DS: usize = 112;
@@ -71,6 +78,7 @@ impl Vm {
         const GETALL: i32 = 13;
         let size = match command as i32 {
             IPC_STAT | 18 | 20 => SEMID_DS,
+            IPC_INFO | 19 => SEMINFO,
             GETALL => {
                 let (_, count) = self.io.external_bytes(libc::SYS_semctl as u32, || {
                     let mut facts = [0u8; SEMID_DS];
@@ -119,6 +127,9 @@ impl Vm {
             IPC_STAT | 11 | 13 => self.host_call_writing(libc::SYS_msgctl, call.arguments, |_| {
                 vec![(buffer, MSQID_DS)]
             }),
+            IPC_INFO | 12 => self.host_call_writing(libc::SYS_msgctl, call.arguments, |_| {
+                vec![(buffer, MSGINFO)]
+            }),
             _ => self.host_call(libc::SYS_msgctl, call.arguments),
         }
     }
@@ -128,6 +139,12 @@ impl Vm {
         match command as i32 {
             IPC_STAT | 13 | 15 => self.host_call_writing(libc::SYS_shmctl, call.arguments, |_| {
                 vec![(buffer, SHMID_DS)]
+            }),
+            IPC_INFO => self.host_call_writing(libc::SYS_shmctl, call.arguments, |_| {
+                vec![(buffer, SHMINFO)]
+            }),
+            14 => self.host_call_writing(libc::SYS_shmctl, call.arguments, |_| {
+                vec![(buffer, SHM_INFO)]
             }),
             _ => self.host_call(libc::SYS_shmctl, call.arguments),
         }

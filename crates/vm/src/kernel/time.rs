@@ -130,17 +130,25 @@ impl Vm {
     }
 
     fn sleep(&mut self, call: &mut Call, rest: u64) -> Outcome {
-        let Some(deadline) = call.deadline else {
+        let Some(mut deadline) = call.deadline else {
             return Err(Halt::Errno(libc::EFAULT));
         };
         let now = self.now();
+        let slack = self
+            .threads
+            .get(&self.current)
+            .map_or(0, |thread| thread.timer_slack);
+        if !call.again && deadline > now {
+            deadline = deadline.saturating_add(slack);
+        }
         if deadline <= now {
             // A sleep of nothing gives way, as natively.
             return Err(Halt::Yield(0));
         }
         if call.interrupted {
             if rest != 0 {
-                memory::put(rest, timespec(deadline - now))?;
+                let left = (deadline - now).saturating_sub(slack);
+                memory::put(rest, timespec(left))?;
             }
             return Err(Halt::Errno(libc::EINTR));
         }

@@ -114,6 +114,8 @@ pub struct Vm {
     last_slice: Option<(u32, SliceEnd)>,
     /// Slices in a row that gave way at once.
     waits_in_vain: usize,
+    /// It has been said that no thread can go on.
+    said_stuck: bool,
     /// Instructions granted to the running slice, and how many of them are
     /// still withheld from translated code.
     granted: u64,
@@ -133,6 +135,8 @@ pub struct Vm {
     /// Function entries observers follow, and calls of them under way.
     entries: HashSet<u64, Spread>,
     returns: Vec<PendingReturn>,
+    /// Empty, but for while it is told who returned.
+    returned: Vec<u64>,
     /// Chained hash of system calls and their results.
     pub(crate) trail: u64,
     pub(crate) ended: Option<ProcessStatus>,
@@ -149,6 +153,8 @@ pub struct Vm {
     /// instructions.
     stops_when_stuck: bool,
     stops_after: u64,
+    /// Where this replay leaves its recording.
+    departure: Option<steered::Departure>,
     /// Calls that are not made.
     left_out: LeftOutCalls,
     /// Guest memory that the system call under way has written.
@@ -198,6 +204,7 @@ impl Vm {
             slice: None,
             last_slice: None,
             waits_in_vain: 0,
+            said_stuck: false,
             granted: 0,
             reserve: 0,
             total: 0,
@@ -211,6 +218,7 @@ impl Vm {
             batch: Vec::new(),
             entries: HashSet::default(),
             returns: Vec::new(),
+            returned: Vec::new(),
             trail: 0,
             ended: None,
             fault: None,
@@ -221,6 +229,7 @@ impl Vm {
             preempted: BTreeMap::new(),
             stops_when_stuck: false,
             stops_after: u64::MAX,
+            departure: None,
             left_out: LeftOutCalls::default(),
             kernel_writes: Vec::new(),
             muted: false,
@@ -442,6 +451,7 @@ impl Vm {
                 self.finish(status)?;
                 return Ok(Stop::Ended(status));
             }
+            self.depart()?;
             let until = until.filter(|_| self.is_asked_for());
             if let Some(until) = until
                 && self.threads.contains_key(&until.thread)
@@ -482,6 +492,9 @@ impl Vm {
                 && until.thread == slice.thread
             {
                 part = part.min(until.count - self.executed(until.thread));
+            }
+            if let Some(left) = self.left_to_departure(slice.thread) {
+                part = part.min(left);
             }
             if let Goal::Tick(tick) = goal {
                 part = part.min(tick.saturating_sub(self.instructions()));

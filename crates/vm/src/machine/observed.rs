@@ -174,10 +174,10 @@ impl Vm {
         let regs = self.context.regs;
         let stack = regs.gpr[reg::RSP];
         let thread = self.current;
-        if self.stopped_at.get(&thread) == Some(&moment) {
+        if !self.stopped_at.is_empty() && self.stopped_at.get(&thread) == Some(&moment) {
             return Hooked::GoesOn;
         }
-        let mut returned = Vec::new();
+        let mut returned = std::mem::take(&mut self.returned);
         self.returns.retain(|pending| {
             if pending.thread != thread || pending.stack > stack {
                 return true;
@@ -188,11 +188,12 @@ impl Vm {
             }
             false
         });
-        for function in returned {
+        for function in returned.drain(..) {
             for observer in &mut self.observers {
                 observer.returned(moment, function, &regs);
             }
         }
+        self.returned = returned;
         if !self.entries.contains(&regs.rip) {
             return Hooked::GoesOn;
         }

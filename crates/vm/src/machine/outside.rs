@@ -4,8 +4,9 @@
 use super::slices::ROUNDS_OF_WAITING;
 use super::{Pace, Vm};
 use crate::record::Step;
-use crate::thread::{State, WaitOn};
+use crate::thread::{State, Thread, WaitOn};
 use crate::{Error, host_signals, kernel};
+use std::io::Write;
 
 /// Something outside that cannot be polled is looked at this often, in
 /// nanoseconds.
@@ -13,6 +14,9 @@ pub(super) const RETRY_INTERVAL: u64 = 500_000;
 
 /// A killed vm loses at most this much of its recording, in nanoseconds.
 pub(super) const FLUSH_INTERVAL: u64 = 100_000_000;
+
+/// So long nothing can happen before it is said, in nanoseconds.
+const PATIENCE: u64 = 2_000_000_000;
 
 impl Vm {
     fn let_time_pass(&mut self, nanoseconds: u64) -> Result<(), Error> {
@@ -110,11 +114,48 @@ impl Vm {
                     self.flush_recording()?;
                     self.give_turn(true);
                     let before = host_nanoseconds();
-                    self.look_outside(deadline.map(|deadline| deadline.saturating_sub(now)))?;
-                    self.let_time_pass(host_nanoseconds() - before)?;
+                    let mut patience = deadline.map(|deadline| deadline.saturating_sub(now));
+                    let stuck = !outside && deadline.is_none() && self.may_be_stuck();
+                    if stuck {
+                        patience = Some(PATIENCE);
+                    }
+                    self.look_outside(patience)?;
+                    let waited = host_nanoseconds() - before;
+                    self.let_time_pass(waited)?;
+                    if stuck && waited >= PATIENCE {
+                        self.say_stuck();
+                    }
                 }
             }
         }
+    }
+
+    /// Every thread waits for another one of them, and nobody has been told.
+    fn may_be_stuck(&self) -> bool {
+        let waits_inside = |thread: &Thread| match &thread.state {
+            State::Blocked(wait) => matches!(wait.on, WaitOn::Futex | WaitOn::Objects),
+            State::Exited => true,
+            State::Runnable => false,
+        };
+        self.io.is_live()
+            && !self.said_stuck
+            && self.held.is_empty()
+            && self.threads.values().all(waits_inside)
+    }
+
+    fn say_stuck(&mut self) {
+        self.said_stuck = true;
+        let numbers: Vec<String> = self.threads.keys().map(u32::to_string).collect();
+        let who = match numbers.as_slice() {
+            [one] => format!("thread {one}, its only one, waits"),
+            all => format!("its threads {} wait for one another", all.join(", ")),
+        };
+        // Nobody may be reading.
+        let _ = writeln!(
+            std::io::stderr(),
+            "deadheat: the program is stuck: {who}, and only a signal could wake them. \
+             Ctrl-C ends it and keeps what is recorded."
+        );
     }
 
     /// In a copy: when the next input arrives.

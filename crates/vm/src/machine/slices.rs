@@ -226,6 +226,10 @@ impl Vm {
                 continue;
             }
             if policy.is_exact() {
+                // A script is passed over where somebody holds its thread.
+                if !self.can_follow(choice.thread) {
+                    continue;
+                }
                 return Ok(Some(choice));
             }
             break (choice, runnable);

@@ -25,6 +25,12 @@ pub(super) struct CopyState {
     pub(super) looked_at: u64,
 }
 
+/// Where a replay leaves its recording, and what it follows from there on.
+pub(super) struct Departure {
+    at: Moment,
+    slices: Vec<Choice>,
+}
+
 impl Vm {
     pub(super) fn is_frozen(&self, thread: u32) -> bool {
         self.copy
@@ -56,6 +62,34 @@ impl Vm {
         }
         self.limit(instructions);
         Ok(())
+    }
+
+    /// A replay leaves its recording at a moment: from there on it is a copy
+    /// that follows `slices` to the letter. It knows the streams of inputs from
+    /// `know_inputs`.
+    pub fn depart_at(&mut self, at: Moment, slices: Vec<Choice>) {
+        self.departure = Some(Departure { at, slices });
+    }
+
+    pub(super) fn depart(&mut self) -> Result<(), Error> {
+        let is_due = self.departure.as_ref().is_some_and(|departure| {
+            let Moment { thread, count, .. } = departure.at;
+            self.threads.contains_key(&thread) && self.executed(thread) >= count
+        });
+        if is_due && let Some(departure) = self.departure.take() {
+            self.follow_script(departure.slices)?;
+        }
+        Ok(())
+    }
+
+    /// Instructions that this thread may still execute before the departure.
+    pub(super) fn left_to_departure(&self, thread: u32) -> Option<u64> {
+        let at = self.departure.as_ref()?.at;
+        (at.thread == thread).then(|| at.count.saturating_sub(self.executed(thread)))
+    }
+
+    pub(super) fn can_follow(&self, thread: u32) -> bool {
+        self.threads.contains_key(&thread) && !self.is_frozen(thread)
     }
 
     /// In a copy: stops after this many instructions from here on.

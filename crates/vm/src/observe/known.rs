@@ -16,6 +16,9 @@
 //! earlier epochs under the later one: it may say that a byte was accessed later
 //! than it was, never earlier.
 //!
+//! Where the observer says that nothing the thread does matters (inside a
+//! function that it knows), the routines say of every access that it is known.
+//!
 //! The observer works in batches, so its epoch may be behind. After every
 //! record that may begin a new epoch (a locked instruction, a write that is
 //! `Told::Always`, a write to a word that says `MANY`) translated code stops
@@ -41,6 +44,9 @@ pub enum Compare {
     Epoch(Present),
     /// Those that are zero: the observer watches a few granules only.
     Zero,
+    /// All: what the thread does now means nothing to the observer, but for
+    /// what it is always told.
+    Everything,
 }
 
 /// The present of a thread, as the words have it.
@@ -53,8 +59,6 @@ pub struct Present {
     /// which stays as it is until the observer is told something.
     pub clock: *const u64,
     pub slots: usize,
-    /// Translated code may enter accesses itself.
-    pub enters: bool,
 }
 
 /// Which accesses of an instruction are told.
@@ -94,8 +98,10 @@ pub struct Comparison {
     /// Translated code has stopped comparing.
     pub stale: u64,
     /// The present epoch with an empty mask, where translated code may enter
-    /// accesses itself; else zero.
+    /// accesses itself; one where every access is known; else zero.
     pub own: u64,
+    /// What becomes of it when translated code stops comparing.
+    pub own_when_stale: u64,
     /// The running thread's clock, and of how many slots.
     pub clock: u64,
     pub slots: u64,
@@ -134,17 +140,17 @@ impl Comparison {
 
     pub(crate) fn renew(&mut self, compare: Compare) {
         self.word = match compare {
-            Compare::Nothing => u64::MAX,
+            Compare::Nothing | Compare::Everything => u64::MAX,
             Compare::Epoch(present) => present.epoch | 0xff,
             Compare::Zero => 0,
         };
         self.marked = self.word | MARK;
         (self.own, self.clock, self.slots) = match compare {
-            Compare::Epoch(present) if present.enters => {
-                (present.epoch, present.clock as u64, present.slots as u64)
-            }
+            Compare::Epoch(present) => (present.epoch, present.clock as u64, present.slots as u64),
+            Compare::Everything => (1, 0, 0),
             _ => (0, 0, 0),
         };
+        self.own_when_stale = self.own & 1;
         self.stale = 0;
     }
 }
@@ -233,8 +239,8 @@ global_asm!(
     "jnz 70f",
     "cmp qword ptr gs:[{size}], 8",
     "jne 70f",
-    "test rsi, rsi",
-    "jz 70f",
+    "cmp rsi, 1",
+    "jbe 70f",
     "and rdi, gs:[{fold}]",
     "mov rcx, gs:[rdi * 4 + {shadow} + 16]",
     "or rcx, gs:[rdi * 4 + {shadow} + 24]",
@@ -267,8 +273,9 @@ global_asm!(
     "mov gs:[{saved} + 48], r10",
     "mov gs:[{saved} + 56], r11",
     "mov r8, rsi",
-    "test r8, r8",
-    "jz 75f",
+    "cmp r8, 1",
+    "jb 75f",
+    "je 76f",
     "mov rsi, gs:[{address}]",
     "mov rdx, gs:[{size}]",
     "71:",
@@ -344,6 +351,7 @@ mod tests {
             marked: 0,
             stale: 0,
             own: 0,
+            own_when_stale: 0,
             clock: 0,
             slots: 0,
             fold: 0,
@@ -364,7 +372,6 @@ mod tests {
             epoch,
             clock: std::ptr::null(),
             slots: 0,
-            enters: false,
         }
     }
 
@@ -394,6 +401,15 @@ mod tests {
         comparison.renew(Compare::Epoch(present(epoch)));
         assert!(!known(&comparison, epoch | 0xff, 3, 1));
         assert!(!known(&comparison, epoch | 0xff, 1, 7));
+    }
+
+    #[test]
+    fn where_nothing_matters_nothing_stops_being_known() {
+        let mut comparison = comparison();
+        comparison.renew(Compare::Everything);
+        assert_eq!((comparison.own, comparison.own_when_stale), (1, 1));
+        comparison.renew(Compare::Epoch(present((3 << 52) | (77 << 8))));
+        assert_eq!(comparison.own_when_stale, 0);
     }
 
     #[test]

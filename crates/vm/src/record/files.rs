@@ -9,7 +9,7 @@ use super::{RecordError, write_json};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::{self, File};
-use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -149,15 +149,26 @@ impl Files {
             .recursive(true)
             .create(&folder)
             .map_err(|error| RecordError::write(&folder, error))?;
-        let mut copy = fs::OpenOptions::new()
+        let copy = fs::OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
             .open(&temporary)
             .map_err(|error| RecordError::write(&temporary, error))?;
-        std::io::copy(&mut Contents::of(file), &mut copy)
-            .map_err(|error| RecordError::write(&temporary, error))?;
+        let mut copied = 0;
+        let size = each_block(file, |position, block| {
+            if position >= HUGE && is_empty(block) {
+                return Ok(());
+            }
+            copied = position + block.len() as u64;
+            copy.write_all_at(block, position)
+        })
+        .and_then(|size| match size > copied {
+            true => copy.set_len(size),
+            false => Ok(()),
+        });
+        size.map_err(|error| RecordError::write(&temporary, error))?;
         fs::rename(&temporary, &target).map_err(|error| RecordError::write(&target, error))
     }
 
@@ -207,25 +218,74 @@ impl Files {
     }
 }
 
-/// Reads a whole file by position. A second handle would drop the process's
-/// record locks on the file when it is closed.
-struct Contents<'a> {
-    file: &'a File,
-    position: u64,
-}
+/// Files are read in blocks of this size, at multiples of it, into memory that
+/// begins at a page: descriptors opened with O_DIRECT ask for that.
+const BLOCK: usize = 1 << 18;
 
-impl<'a> Contents<'a> {
-    fn of(file: &'a File) -> Self {
-        Contents { file, position: 0 }
+/// Of files from this size on only blocks with anything in them are hashed and
+/// copied: they may be much larger than the disk they lie on.
+const HUGE: u64 = 1 << 30;
+
+/// Shows the blocks of a file, of huge ones those without holes only. Reads by
+/// position: a second handle would drop the process's record locks on the file
+/// when it is closed.
+fn each_block(
+    file: &File,
+    mut show: impl FnMut(u64, &[u8]) -> std::io::Result<()>,
+) -> std::io::Result<u64> {
+    let size = file.metadata()?.size();
+    let mut memory = vec![0; BLOCK + PAGE];
+    let first = memory.as_ptr().align_offset(PAGE);
+    let block = &mut memory[first..][..BLOCK];
+    let mut position = 0;
+    loop {
+        if size >= HUGE {
+            match data_from(file, position)? {
+                Some(data) => position = data & !(BLOCK as u64 - 1),
+                None => return Ok(size),
+            }
+        }
+        let mut count = 0;
+        while count < BLOCK {
+            match file.read_at(&mut block[count..], position + count as u64)? {
+                0 => break,
+                more => count += more,
+            }
+        }
+        if count > 0 {
+            show(position, &block[..count])?;
+        }
+        position += count as u64;
+        if count < BLOCK {
+            return Ok(size.max(position));
+        }
     }
 }
 
-impl Read for Contents<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let count = self.file.read_at(buffer, self.position)?;
-        self.position += count as u64;
-        Ok(count)
+const PAGE: usize = crate::layout::PAGE as usize;
+
+/// The first byte from `position` on that does not lie in a hole. The
+/// descriptor's own position stays.
+fn data_from(file: &File, position: u64) -> std::io::Result<Option<u64>> {
+    let seek = |offset: u64, whence: i32| {
+        // SAFETY: an open descriptor and plain numbers.
+        let at = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
+        if at < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(at as u64)
+    };
+    let before = seek(0, libc::SEEK_CUR)?;
+    let found = seek(position, libc::SEEK_DATA);
+    seek(before, libc::SEEK_SET)?;
+    match found {
+        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+        found => found.map(Some),
     }
+}
+
+fn is_empty(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == 0)
 }
 
 /// What tells that a file has not changed since it was hashed: device, inode,
@@ -268,18 +328,50 @@ fn known_hash(path: &Path, file: &File) -> Result<(u64, String), RecordError> {
 }
 
 fn hash_file(path: &Path, file: &File) -> Result<(u64, String), RecordError> {
-    let mut source = Contents::of(file);
+    let huge = file.metadata().is_ok_and(|data| data.size() >= HUGE);
     let mut hash = Xxh3::new();
-    let mut buffer = vec![0; 1 << 18];
-    let mut size = 0;
-    loop {
-        match source.read(&mut buffer) {
-            Ok(0) => return Ok((size, format!("{:032x}", hash.digest128()))),
-            Ok(count) => {
-                hash.update(&buffer[..count]);
-                size += count as u64;
-            }
-            Err(error) => return Err(RecordError::read(path, error)),
+    let size = each_block(file, |position, block| {
+        if huge && is_empty(block) {
+            return Ok(());
         }
+        if huge {
+            hash.update(&position.to_le_bytes());
+        }
+        hash.update(block);
+        Ok(())
+    })
+    .map_err(|error| RecordError::read(path, error))?;
+    Ok((size, format!("{:032x}", hash.digest128())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn temporary(name: &str) -> (PathBuf, File) {
+        let path = std::env::temp_dir().join(format!("deadheat-{name}-{}", std::process::id()));
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&path)
+            .unwrap();
+        (path, file)
+    }
+
+    #[test]
+    fn a_huge_file_is_hashed_by_what_is_in_it() {
+        let (path, file) = temporary("huge");
+        file.set_len(1 << 40).unwrap();
+        file.write_all_at(b"x", 1 << 39).unwrap();
+        let (size, hash) = hash_file(&path, &file).unwrap();
+        assert_eq!(size, 1 << 40);
+        // A zero that was written is no other than one in a hole.
+        file.write_all_at(&[0], 1 << 38).unwrap();
+        assert_eq!(hash_file(&path, &file).unwrap().1, hash);
+        file.write_all_at(b"y", 1 << 38).unwrap();
+        assert_ne!(hash_file(&path, &file).unwrap().1, hash);
+        fs::remove_file(path).unwrap();
     }
 }

@@ -143,7 +143,7 @@ impl Translator {
             } else {
                 builder.write_record(site, address, other);
                 if begins_epoch {
-                    builder.stop_comparing();
+                    builder.stop_comparing(other);
                 }
             }
             for register in spills {
@@ -193,7 +193,7 @@ impl Translator {
             }
             builder.write_record(site, address, other);
             if begins_epoch {
-                builder.stop_comparing();
+                builder.stop_comparing(other);
             }
             builder.code.jump(back);
         }
@@ -343,12 +343,14 @@ impl Builder<'_> {
             .collect()
     }
 
-    /// The present epoch may end with the last record.
-    pub(super) fn stop_comparing(&mut self) {
+    /// The present epoch may end with the last record. Takes a register.
+    pub(super) fn stop_comparing(&mut self, other: Reg) {
         for field in [offset::KNOWN_WORD, offset::KNOWN_MARKED] {
             self.code.store_imm64(Emitter::field(field), -1);
         }
-        self.code.store_imm64(Emitter::field(offset::KNOWN_OWN), 0);
+        self.code
+            .load(other, Emitter::field(offset::KNOWN_OWN_WHEN_STALE));
+        self.code.store(Emitter::field(offset::KNOWN_OWN), other);
         self.code
             .store_imm64(Emitter::field(offset::KNOWN_STALE), 1);
     }
@@ -394,7 +396,7 @@ impl Builder<'_> {
             // jne over it
             self.code.raw(&[0x75, 0]);
             let over = self.code.here() - 1;
-            self.stop_comparing();
+            self.stop_comparing(other);
             self.code.patch_rel8_here(over);
         }
     }

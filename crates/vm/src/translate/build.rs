@@ -1,9 +1,9 @@
 //! The block under construction: counting, exits, jumps, spills, and the stubs
 //! behind it.
 
-use super::RING_LIMIT;
 use super::accesses::Unknown;
 use super::decode::Decoded;
+use super::{RING_LIMIT, RING_LIMIT_OF_COPY};
 use crate::cache::{Cache, ExitKind, LINKED, MapEntry, PendingExit, Translation};
 use crate::context::{offset, reg};
 use crate::emit::{Emitter, Reg, condition};
@@ -162,7 +162,11 @@ impl Builder<'_> {
             let back = self.code.here() + JCC_LENGTH;
             leave(self, condition::ABOVE, StubKind::Ring { back });
         } else if self.records {
-            self.code.compare_memory(position, RING_LIMIT);
+            let limit = match self.cache.short_lived {
+                true => RING_LIMIT_OF_COPY,
+                false => RING_LIMIT,
+            };
+            self.code.compare_memory(position, limit);
             leave(self, condition::ABOVE, StubKind::Exit(ExitKind::RingFull));
         }
         if flags_alive {

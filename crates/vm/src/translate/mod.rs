@@ -68,6 +68,10 @@ pub const RING_MARGIN: u64 = 3 * 16 * MAX_BLOCK as u64;
 /// The ring is handed over when it has more.
 const RING_LIMIT: u32 = (layout::RING_SIZE - RING_MARGIN) as u32;
 
+/// The same in a copy of the world: a copy often runs for microseconds, and
+/// every page of the ring that it touches is a fault (about 0.5 µs).
+const RING_LIMIT_OF_COPY: u32 = 32 << 10;
+
 /// What the vm knows about a block that is to be translated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Shape {

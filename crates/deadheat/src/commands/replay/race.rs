@@ -59,6 +59,10 @@ impl RaceArguments {
         self.gdb.is_some()
     }
 
+    pub fn names_a_race(&self) -> bool {
+        self.race.is_some() || self.order.is_some()
+    }
+
     pub fn is_asked_for(&self) -> bool {
         self.race.is_some() || self.gdb.is_some() || self.order.is_some()
     }
@@ -79,6 +83,7 @@ pub fn evidence(directory: &Path, number: u32, arguments: &RaceArguments) -> Res
     let scripted = witness.script(&recording, swapped).map_err(failure)?;
     let plan = Plan {
         recording: &recording,
+        process: 0,
         race: None,
         instance: Some(witness.occurrence.instance),
         way: Some(Way::of_evidence(number, scripted)),
@@ -90,6 +95,7 @@ pub fn evidence(directory: &Path, number: u32, arguments: &RaceArguments) -> Res
 
 pub fn run(
     directory: &Path,
+    process: u32,
     until: Option<Moment>,
     arguments: &RaceArguments,
 ) -> Result<Next, Failure> {
@@ -109,6 +115,7 @@ pub fn run(
     if let Some(address) = &arguments.gdb {
         let plan = Plan {
             recording: &recording,
+            process,
             race: race.as_ref(),
             instance,
             way: script
@@ -265,6 +272,8 @@ impl Way {
 /// What gdb is to be shown.
 struct Plan<'a> {
     recording: &'a Recording,
+    /// Which process of it.
+    process: u32,
     race: Option<&'a Race>,
     instance: Option<Instance>,
     way: Option<Way>,
@@ -275,7 +284,7 @@ struct Plan<'a> {
 impl Plan<'_> {
     fn session(&self) -> Result<Session, timeline::Error> {
         let alternative = self.way.as_ref().map(|way| way.alternative.clone());
-        let mut timeline = Timeline::new(self.recording, alternative)?;
+        let mut timeline = Timeline::of_process(self.recording, self.process, alternative)?;
         let landmarks = self.landmarks(&timeline);
         let start = landmarks
             .point
