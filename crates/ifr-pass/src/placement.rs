@@ -375,12 +375,12 @@ fn choose(regions: &Regions) -> Option<Vec<Start>> {
         }
     }
     let mut starts = Vec::new();
-    for block in 0..blocks {
+    for (block, points) in all.iter().enumerate() {
         let mut started = entry(block, &at_end);
         walk(
             regions,
             block,
-            &all[block],
+            points,
             &mut started,
             |at, location, write, short| {
                 starts.push(Start {
