@@ -68,6 +68,7 @@ test-all: test
 	scripts/corpus "damaged debug info" env DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed
 	scripts/corpus "random monitored programs" env DEADHEAT_IFR_PROGRAMS=5000 cargo test --release -p deadheat --test ifr_random -- --nocapture
 	scripts/corpus "monitored programs" scripts/check-monitored
+	scripts/corpus "annotated programs, monitored" cargo test --release -p deadheat --test ifr_programs -- --ignored --nocapture
 	scripts/corpus sampling cargo test --release -p deadheat --test sample -- --ignored --test-threads 1
 	scripts/corpus "report page" cargo test --release -p report --test page -- --include-ignored --test-threads 1
 	scripts/corpus documents cargo test --release -p deadheat --test documents -- --include-ignored --test-threads 1

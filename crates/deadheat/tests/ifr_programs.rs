@@ -541,3 +541,217 @@ fn every_way_to_compile() {
         assert!(found, "{flags}");
     }
 }
+
+/// The annotated programs shared with detection, every `step`th in C and C++:
+/// what is correct stays silent. How many of the racy ones are reported is
+/// counted; tiny programs seldom overlap in time. Gives the correct, the racy and
+/// the reported.
+fn annotated_suite(step: usize) -> (usize, usize, usize) {
+    let folder = scratch("annotated");
+    let suite = programs().join("../races");
+    let mut sources: Vec<PathBuf> = fs::read_dir(&suite)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|end| end == "c" || end == "cpp")
+        })
+        .collect();
+    sources.sort();
+    let (mut silent, mut racy, mut found) = (0, 0, 0);
+    for source in sources.iter().step_by(step) {
+        let text = fs::read_to_string(source).unwrap();
+        let is_c = source.extension().is_some_and(|end| end == "c");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_deadheat"));
+        command.args([
+            if is_c { "cc" } else { "c++" },
+            "-O1",
+            "-g",
+            "-w",
+            "-pthread",
+        ]);
+        if !is_c {
+            command.arg("-std=c++17");
+        }
+        let flags = text
+            .lines()
+            .find_map(|line| line.strip_prefix("// flags: "));
+        command.args(flags.unwrap_or_default().split_whitespace());
+        command
+            .arg(source)
+            .args(["-o", "prog"])
+            .current_dir(&folder);
+        let built = command.output().unwrap();
+        if !built.status.success() && text.contains("-fopenmp") {
+            // clang has its own OpenMP library, which need not be there.
+            continue;
+        }
+        assert!(
+            built.status.success(),
+            "{}:\n{}",
+            source.display(),
+            said(&built)
+        );
+        let is_racy = text.contains("RACE ");
+        let json = folder.join("report.json");
+        let mut seen = false;
+        for _ in 0..3 {
+            let _ = fs::remove_file(&json);
+            let output = Command::new("timeout")
+                .args(["60", "./prog"])
+                .current_dir(&folder)
+                .env("DEADHEAT_IFR", format!("json={}", json.display()))
+                .stdin(Stdio::null())
+                .output()
+                .unwrap();
+            assert!(
+                is_racy || !said(&output).contains("data race"),
+                "{} is correct:\n{}",
+                source.display(),
+                said(&output)
+            );
+            let Ok(report) = fs::read_to_string(&json) else {
+                continue;
+            };
+            let report: race::Report = serde_json::from_str(&report).unwrap();
+            seen |= !report.races.is_empty();
+        }
+        silent += usize::from(!is_racy);
+        racy += usize::from(is_racy);
+        found += usize::from(is_racy && seen);
+    }
+    println!(
+        "corpus: {silent} correct programs silent; {found} of {racy} racy ones reported in three runs"
+    );
+    (silent, racy, found)
+}
+
+#[test]
+fn annotated_programs() {
+    let (silent, racy, _) = annotated_suite(9);
+    assert!(silent > 3 && racy > 3);
+}
+
+#[test]
+#[ignore = "every program of the suite; make test-all runs it"]
+fn all_annotated_programs() {
+    let (silent, racy, found) = annotated_suite(1);
+    assert!(
+        silent > 40 && racy > 20 && found * 4 > racy,
+        "{silent} {racy} {found}"
+    );
+}
+
+/// A function of some ten thousand lines, with branches, loops, calls and locks:
+/// its work is right and its race is found.
+#[test]
+fn a_huge_function() {
+    let folder = scratch("huge");
+    let mut text = String::from(
+        "#include <pthread.h>\n#include <stdio.h>\nlong cells[4096], racy;\nlong other(long);\nstatic pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;\nstatic void *big(void *p) {\n long x = (long)p & 1, *mine = cells + 2048 * x;\n",
+    );
+    for at in 0..6000 {
+        let cell = at * 7 % 2000;
+        let line = match at % 12 {
+            0 => format!(
+                "if (x & {at}) mine[{cell}] += x; else x ^= mine[{}];",
+                cell / 2
+            ),
+            1 => format!(
+                "for (long i = 0; i < {}; i++) mine[{cell} + i] = x;",
+                at % 5
+            ),
+            2 => "x = other(x);".to_string(),
+            3 if at % 240 == 3 => {
+                "pthread_mutex_lock(&lock); x += mine[1]; pthread_mutex_unlock(&lock);".to_string()
+            }
+            4 if at % 480 == 4 => "for (int i = 0; i < 20000; i++) racy++;".to_string(),
+            _ => format!("mine[{cell}] = x + mine[{}] * {at};", cell / 3),
+        };
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text.push_str(
+        " return (void *)x; }\nint main(void) { pthread_t t; void *r; pthread_create(&t, 0, big, (void *)3); void *m = big((void *)2); pthread_join(t, &r); printf(\"%ld %ld\\n\", (long)r, (long)m); return 0; }\n",
+    );
+    fs::write(folder.join("main.c"), text).unwrap();
+    fs::write(
+        folder.join("other.c"),
+        "long other(long x) { return x * 3 + 1; }\n",
+    )
+    .unwrap();
+    let plain = Command::new("clang-22")
+        .args(["-O1", "-w", "main.c", "other.c", "-o", "plain", "-pthread"])
+        .current_dir(&folder)
+        .status()
+        .unwrap();
+    assert!(plain.success());
+    let sources = ["cc", "-O1", "-g", "-w", "main.c", "other.c"];
+    build(
+        &[&sources[..], &["-o", "prog", "-pthread"]].concat(),
+        &folder,
+    );
+    let wanted = run(&folder.join("plain"), "").stdout;
+    let found = (0..TRIES).any(|_| {
+        let output = run(&folder.join("prog"), "");
+        assert_eq!(output.stdout, wanted);
+        assert_eq!(
+            said(&output).contains("data race"),
+            said(&output).contains("(racy)")
+        );
+        said(&output).contains("(racy)")
+    });
+    assert!(found, "no race in {TRIES} runs");
+}
+
+/// A thread that never releases keeps its sites: both accesses of a race on the
+/// first of many locations are named, however many monitors came after it.
+#[test]
+fn sites_are_kept_as_long_as_their_monitors() {
+    let folder = scratch("kept");
+    fs::write(
+        folder.join("main.c"),
+        "#include <pthread.h>\n#include <stdatomic.h>\n#include <stdlib.h>\n\
+         enum { N = 20000 };\n\
+         long first; static long *cells; static atomic_int turn;\n\
+         static __attribute__((noinline)) void early(void) { first = 1; }\n\
+         static __attribute__((noinline)) void late(void) { first = 2; }\n\
+         static __attribute__((noinline)) void touch(unsigned n) { cells[n] += n; }\n\
+         static void *one(void *p) {\n\
+             early(); unsigned x = 1;\n\
+             for (int i = 0; i < N; i++) { x = x * 1664525 + 1013904223; touch(x % N); }\n\
+             atomic_store_explicit(&turn, 1, memory_order_relaxed);\n\
+             while (atomic_load_explicit(&turn, memory_order_relaxed) != 2) ;\n\
+             return p;\n\
+         }\n\
+         int main(void) {\n\
+             pthread_t t; cells = calloc(N, sizeof *cells);\n\
+             pthread_create(&t, 0, one, 0);\n\
+             while (atomic_load_explicit(&turn, memory_order_relaxed) != 1) ;\n\
+             late();\n\
+             atomic_store_explicit(&turn, 2, memory_order_relaxed);\n\
+             pthread_join(t, 0);\n\
+             return 0;\n\
+         }\n",
+    )
+    .unwrap();
+    build(
+        &["cc", "-O1", "-g", "main.c", "-o", "prog", "-pthread"],
+        &folder,
+    );
+    let json = folder.join("report.json");
+    let output = run(&folder.join("prog"), &format!("json={}", json.display()));
+    let report: race::Report = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(report.races.len(), 1, "{}", said(&output));
+    let functions: Vec<_> = report.races[0]
+        .accesses
+        .iter()
+        .map(|access| access.site.function.clone().unwrap_or_default())
+        .collect();
+    assert_eq!(functions, ["late", "early"], "{}", said(&output));
+    assert!(
+        report.races[0].accesses[1].stack.len() >= 2,
+        "{}",
+        said(&output)
+    );
+}

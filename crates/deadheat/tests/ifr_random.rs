@@ -9,18 +9,26 @@
 //! fails at once; a report about a racy one must be confirmed by clang's
 //! ThreadSanitizer on the same program.
 //!
+//! Programs are compiled by the batch and run one after another in one process
+//! per batch, each with threads of its own: so memory, thread numbers and stacks
+//! are used again by the next, which a report must survive as well.
+//!
 //! `DEADHEAT_IFR_PROGRAMS` sets the number of programs (a small cut without
-//! it), `DEADHEAT_IFR_SEED` the first seed. A failure keeps the source and says
-//! the command that repeats it.
+//! it), `DEADHEAT_IFR_SEED` the first seed, `DEADHEAT_IFR_JOBS` how many batches
+//! are looked at together. A failure keeps the source and says the command that
+//! repeats it.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Programs in one source file, to spare compiler starts.
+/// Programs in one source file and process.
 const BATCH: usize = 40;
+/// Seconds after which a batch is taken to hang.
+const PATIENCE: &str = "300";
 const DEFAULT_PROGRAMS: usize = 80;
 
 struct Random(u64);
@@ -85,7 +93,7 @@ fn round(random: &mut Random, id: &str, threads: usize) -> Round {
     macro_rules! all {
         ($target:ident, $($part:tt)*) => { let _ = writeln!($target, $($part)*); };
     }
-    match random.below(20) {
+    match random.below(22) {
         0 | 1 => {
             all!(
                 globals,
@@ -264,6 +272,29 @@ fn round(random: &mut Random, id: &str, threads: usize) -> Round {
                 "for (int n = 0; n < {times}; n++) {{ {safe}.c[t]++; {safe}.s[t] = {safe}.c[t]; }}"
             );
         }
+        19 => {
+            // Each thread has a field of every structure.
+            let kind = random.pick(&["int", "char", "short", "long"]);
+            let pad = 1 + random.below(9);
+            all!(
+                globals,
+                "static struct {{ {kind} own[{threads}]; char pad[{pad}]; }} {safe}[120];"
+            );
+            all!(
+                body,
+                "for (int n = 0; n < {times}; n++) for (int i = 0; i < 120; i++) {safe}[i].own[t] += n + i;"
+            );
+        }
+        20 => {
+            all!(
+                globals,
+                "struct {{ int one; char pad[20]; long two; }} {racy}[90];"
+            );
+            all!(
+                body,
+                "for (int n = 0; n < {times}; n++) {{ for (int i = 0; i < 90; i++) {racy}[i].one = n; long sum = 0; for (int i = 0; i < 90; i++) sum += {racy}[i].two; sink += sum; if (n % 4 == 3) sched_yield(); }}"
+            );
+        }
         _ => {
             all!(
                 globals,
@@ -342,7 +373,7 @@ fn batch(seed: u64, programs: usize) -> String {
     }
     let _ = writeln!(
         text,
-        "static void (*const all[])(void) = {{ {table} }};\nint main(int n, char **v) {{ if (n > 1) all[atoi(v[1])](); return 0; }}"
+        "static void (*const all[])(void) = {{ {table} }};\nint main(int n, char **v) {{ if (n > 1) all[atoi(v[1])](); else for (unsigned i = 0; i < sizeof all / sizeof *all; i++) all[i](); return 0; }}"
     );
     text
 }
@@ -366,19 +397,37 @@ fn compile(program: &str, arguments: &[&str], source: &Path, output: &Path) {
     );
 }
 
-/// Variables named by the monitors' reports; `?` for memory without a name.
-fn reported(program: &Path, index: usize, json: &Path) -> (BTreeSet<String>, String) {
-    let _ = fs::remove_file(json);
-    let result = Command::new(program)
-        .arg(index.to_string())
-        .env("DEADHEAT_IFR", format!("json={}", json.display()))
+/// Runs a batch, or one program of it.
+fn run(program: &Path, index: Option<usize>, setting: (&str, &str)) -> Output {
+    Command::new("timeout")
+        .arg(PATIENCE)
+        .arg(program)
+        .args(index.map(|index| index.to_string()))
+        .env(setting.0, setting.1)
         .stdin(Stdio::null())
         .output()
-        .unwrap();
+        .unwrap()
+}
+
+/// A variable without the way into it.
+fn variable(path: &str) -> String {
+    path.split(['.', '[', '+']).next().unwrap_or("").to_string()
+}
+
+/// Which program of its batch a variable belongs to.
+fn program_of(variable: &str) -> Option<usize> {
+    variable.split('_').nth(1)?.parse().ok()
+}
+
+/// Variables named by the monitors' reports; `?` for memory without a name.
+fn reported(program: &Path, json: &Path) -> (BTreeSet<String>, String) {
+    let _ = fs::remove_file(json);
+    let setting = format!("json={}", json.display());
+    let result = run(program, None, ("DEADHEAT_IFR", setting.as_str()));
     let said = String::from_utf8_lossy(&result.stderr).into_owned();
     assert!(
         matches!(result.status.code(), Some(0 | 66)),
-        "{} {index} ended with {}:\n{said}",
+        "{} ended with {}:\n{said}",
         program.display(),
         result.status
     );
@@ -386,40 +435,74 @@ fn reported(program: &Path, index: usize, json: &Path) -> (BTreeSet<String>, Str
     let names = report
         .races
         .iter()
-        .map(|race| {
-            race.place
-                .as_ref()
-                .map_or("?".to_string(), |place| place.description.clone())
-        })
-        .map(|path| {
-            path.split(['.', '[', '+'])
-                .next()
-                .unwrap_or_default()
-                .to_string()
+        .map(|race| match &race.place {
+            Some(place) => variable(&place.description),
+            None => "?".to_string(),
         })
         .collect();
     (names, said)
 }
 
 /// Variables that ThreadSanitizer calls racy in one run.
-fn confirmed(program: &Path, index: usize) -> BTreeSet<String> {
-    let result = Command::new(program)
-        .arg(index.to_string())
-        .env("TSAN_OPTIONS", "exitcode=0:history_size=4")
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+fn confirmed(program: &Path, index: Option<usize>) -> BTreeSet<String> {
+    let setting = ("TSAN_OPTIONS", "exitcode=0:history_size=4");
+    let result = run(program, index, setting);
     String::from_utf8_lossy(&result.stderr)
         .lines()
         .filter_map(|line| line.split("Location is global '").nth(1))
         .filter_map(|rest| rest.split('\'').next())
-        .map(|name| {
-            name.split(['.', '[', '+'])
-                .next()
-                .unwrap_or_default()
-                .to_string()
-        })
+        .map(variable)
         .collect()
+}
+
+/// Looks at one batch; how many programs had reports, on how many variables.
+fn look_at(seed: u64, count: usize, level: &str, folder: &Path) -> (usize, usize) {
+    let file = |kind: &str| folder.join(format!("batch-{seed}.{kind}"));
+    let (source, ours, theirs, json) = (file("c"), file("ifr"), file("tsan"), file("json"));
+    fs::write(&source, batch(seed, count)).unwrap();
+    compile(
+        env!("CARGO_BIN_EXE_deadheat"),
+        &["cc", level],
+        &source,
+        &ours,
+    );
+    let (names, said) = reported(&ours, &json);
+    let repeat = format!(
+        "repeat with: deadheat cc {level} -g -pthread {} -o prog && ./prog\n{said}",
+        source.display()
+    );
+    for name in &names {
+        assert!(
+            name.starts_with("racy_"),
+            "a false report, on {name}\n{repeat}"
+        );
+    }
+    let programs: BTreeSet<_> = names.iter().filter_map(|name| program_of(name)).collect();
+    let variables = names.len();
+    if !names.is_empty() {
+        compile("clang-22", &["-fsanitize=thread", "-O1"], &source, &theirs);
+        let mut missing = names;
+        for name in confirmed(&theirs, None) {
+            missing.remove(&name);
+        }
+        // What one run does not show, another schedule may.
+        for _ in 0..30 {
+            let Some(index) = missing.first().and_then(|name| program_of(name)) else {
+                break;
+            };
+            for name in confirmed(&theirs, Some(index)) {
+                missing.remove(&name);
+            }
+        }
+        assert!(
+            missing.is_empty(),
+            "ThreadSanitizer does not confirm {missing:?}\n{repeat}"
+        );
+    }
+    for file in [&source, &ours, &theirs, &json] {
+        let _ = fs::remove_file(file);
+    }
+    (programs.len(), variables)
 }
 
 #[test]
@@ -432,62 +515,30 @@ fn every_report_on_random_programs_is_confirmed() {
     };
     let programs = number("DEADHEAT_IFR_PROGRAMS", DEFAULT_PROGRAMS);
     let first = number("DEADHEAT_IFR_SEED", 1);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = number("DEADHEAT_IFR_JOBS", cores).max(1);
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("ifr-random");
     fs::create_dir_all(&folder).unwrap();
-    let deadheat = env!("CARGO_BIN_EXE_deadheat");
-    let (mut done, mut racy, mut seen) = (0, 0, 0);
-    while done < programs {
-        let count = BATCH.min(programs - done);
-        let seed = (first + done) as u64;
-        let source = folder.join(format!("batch-{seed}.c"));
-        fs::write(&source, batch(seed, count)).unwrap();
-        let level = ["-O2", "-O1", "-O3", "-O0", "-Os"][done / BATCH % 5];
-        let (ours, theirs) = (
-            folder.join(format!("batch-{seed}.ifr")),
-            folder.join(format!("batch-{seed}.tsan")),
-        );
-        compile(deadheat, &["cc", level], &source, &ours);
-        let mut has_theirs = false;
-        for index in 0..count {
-            let (names, said) = reported(&ours, index, &folder.join("report.json"));
-            let repeat = format!(
-                "repeat with: deadheat cc {level} -g -pthread {} -o prog && ./prog {index}\n{said}",
-                source.display()
-            );
-            for name in &names {
-                assert!(
-                    name.starts_with("racy_"),
-                    "a false report, on {name}\n{repeat}"
-                );
-            }
-            racy += names.len();
-            seen += usize::from(!names.is_empty());
-            if names.is_empty() {
-                continue;
-            }
-            if !has_theirs {
-                compile("clang-22", &["-fsanitize=thread", "-O1"], &source, &theirs);
-                has_theirs = true;
-            }
-            let mut missing = names;
-            for _ in 0..30 {
-                for name in confirmed(&theirs, index) {
-                    missing.remove(&name);
+    let next = AtomicUsize::new(0);
+    let (racy, seen) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                loop {
+                    let done = next.fetch_add(BATCH, Ordering::Relaxed);
+                    if done >= programs {
+                        break;
+                    }
+                    let level = ["-O2", "-O1", "-O3", "-O0", "-Os"][(first + done) / BATCH % 5];
+                    let count = BATCH.min(programs - done);
+                    let (with, variables) = look_at((first + done) as u64, count, level, &folder);
+                    seen.fetch_add(with, Ordering::Relaxed);
+                    racy.fetch_add(variables, Ordering::Relaxed);
                 }
-                if missing.is_empty() {
-                    break;
-                }
-            }
-            assert!(
-                missing.is_empty(),
-                "ThreadSanitizer does not confirm {missing:?}\n{repeat}"
-            );
+            });
         }
-        done += count;
-        for file in [&source, &ours, &theirs] {
-            let _ = fs::remove_file(file);
-        }
-    }
+    });
+    let (seen, racy) = (seen.into_inner(), racy.into_inner());
     println!(
         "corpus: {programs} programs from seed {first}, {seen} with reports, {racy} racy variables, all confirmed"
     );

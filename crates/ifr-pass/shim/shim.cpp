@@ -6,6 +6,7 @@
 // monitored, where and how is decided in Rust (src/).
 
 #include "llvm-c/Core.h"
+#include "llvm/ADT/DenseMap.h"
 #include "llvm/Analysis/AliasAnalysis.h"
 #include "llvm/Analysis/CaptureTracking.h"
 #include "llvm/Analysis/LoopInfo.h"
@@ -23,16 +24,27 @@
 #include "llvm/Transforms/Utils/LCSSA.h"
 #include "llvm/Transforms/Utils/LoopSimplify.h"
 #include "llvm/Transforms/Utils/ScalarEvolutionExpander.h"
+#include <optional>
 
 using namespace llvm;
 
 namespace {
+
+using QuietFn = int (*)(void *, LLVMBasicBlockRef);
+
+// What was asked about a loop before: each answer looks at all its blocks, and
+// every access in it asks.
+struct LoopFacts {
+  std::optional<bool> Counted, Dedicated;
+  SmallDenseMap<QuietFn, bool, 2> Quiet;
+};
 
 struct Session {
   Function *F;
   DominatorTree *DT;
   LoopInfo *LI;
   ScalarEvolution *SE;
+  DenseMap<Loop *, LoopFacts> Known;
 };
 
 } // namespace
@@ -61,7 +73,8 @@ struct Analyse : PassInfoMixin<Analyse> {
       return PreservedAnalyses::all();
     Session S{&F, &AM.getResult<DominatorTreeAnalysis>(F),
               &AM.getResult<LoopAnalysis>(F),
-              &AM.getResult<ScalarEvolutionAnalysis>(F)};
+              &AM.getResult<ScalarEvolutionAnalysis>(F),
+              {}};
     return deadheat_ifr_analyse(wrap(&F), &S) ? PreservedAnalyses::none()
                                               : PreservedAnalyses::all();
   }
@@ -273,20 +286,35 @@ const SCEV *trips(ScalarEvolution &SE, Loop *L, Type *I64) {
   return SE.getAddExpr(SE.getNoopOrZeroExtend(Taken, I64), SE.getOne(I64));
 }
 
-using QuietFn = int (*)(void *, LLVMBasicBlockRef);
-
-bool allQuiet(Loop *L, QuietFn Quiet, void *Context) {
-  for (BasicBlock *B : L->blocks())
-    if (!Quiet(Context, wrap(B)))
-      return false;
-  return true;
+bool allQuiet(Session *S, Loop *L, QuietFn Quiet, void *Context) {
+  auto [It, Fresh] = S->Known[L].Quiet.try_emplace(Quiet, true);
+  if (Fresh)
+    for (BasicBlock *B : L->blocks())
+      if (!Quiet(Context, wrap(B))) {
+        It->second = false;
+        break;
+      }
+  return It->second;
 }
 
-bool countedByLatch(ScalarEvolution &SE, Loop *L) {
-  return L->getLoopPreheader() && L->getLoopLatch() &&
-         L->getExitingBlock() == L->getLoopLatch() &&
-         SE.hasLoopInvariantBackedgeTakenCount(L);
+bool countedByLatch(Session *S, Loop *L) {
+  std::optional<bool> &Counted = S->Known[L].Counted;
+  if (!Counted)
+    Counted = L->getLoopPreheader() && L->getLoopLatch() &&
+              L->getExitingBlock() == L->getLoopLatch() &&
+              S->SE->hasLoopInvariantBackedgeTakenCount(L);
+  return *Counted;
 }
+
+bool hasDedicatedExits(Session *S, Loop *L) {
+  std::optional<bool> &Dedicated = S->Known[L].Dedicated;
+  if (!Dedicated)
+    Dedicated = L->hasDedicatedExits();
+  return *Dedicated;
+}
+
+// Fewer rows than this are not worth a call.
+constexpr uint64_t FewRows = 8;
 
 } // namespace
 
@@ -318,7 +346,7 @@ extern "C" int dh_range_before(void *Sp, LLVMValueRef Access, LLVMValueRef Ptr,
   BasicBlock *Runs = Inst->getParent();
   SCEVExpander Expander(SE, "ifr");
   for (; L; L = L->getParentLoop()) {
-    if (!countedByLatch(SE, L) || !allQuiet(L, Quiet, Context) ||
+    if (!countedByLatch(S, L) || !allQuiet(S, L, Quiet, Context) ||
         !S->DT->dominates(Runs, L->getLoopLatch()))
       break;
     const SCEV *N = trips(SE, L, I64);
@@ -373,13 +401,13 @@ extern "C" int dh_range_before(void *Sp, LLVMValueRef Access, LLVMValueRef Ptr,
         (Now.Stride && (!Expander.isSafeToExpandAt(Now.Stride, Where) ||
                         !Expander.isSafeToExpandAt(Now.Rows, Where))))
       break;
-    // Elements that do not join into rows gain nothing over one monitor each.
-    bool Worth = !Now.Stride;
+    // A few elements that do not join into rows gain nothing over one monitor
+    // each.
+    bool Worth = true;
     if (Now.Stride)
       if (auto *RowC = dyn_cast<SCEVConstant>(Now.Row))
-        Worth = RowC->getAPInt().uge(64);
-      else
-        Worth = true;
+        if (auto *RowsC = dyn_cast<SCEVConstant>(Now.Rows))
+          Worth = RowC->getAPInt().uge(64) || RowsC->getAPInt().uge(FewRows);
     // A fixed address is the data flow's business.
     if (Worth && Walks) {
       Best = Now;
@@ -418,11 +446,10 @@ extern "C" int dh_range_after(void *Sp, LLVMValueRef Access, LLVMValueRef Ptr,
   auto *Inst = cast<Instruction>(unwrap(Access));
   Value *P = unwrap(Ptr);
   Loop *L = S->LI->getLoopFor(Inst->getParent());
-  if (!L || !L->getLoopPreheader() || !L->hasDedicatedExits() ||
-      !isa<Instruction>(P))
+  if (!L || !L->getLoopPreheader() || !isa<Instruction>(P))
     return 0;
   auto *Rec = dyn_cast<SCEVAddRecExpr>(SE.getSCEV(P));
-  if (!Rec || Rec->getLoop() != L || !Rec->isAffine())
+  if (!Rec || Rec->getLoop() != L || !Rec->isAffine() || !hasDedicatedExits(S, L))
     return 0;
   auto *Step = dyn_cast<SCEVConstant>(Rec->getStepRecurrence(SE));
   if (!Step || Step->getAPInt() != Size)
@@ -441,7 +468,7 @@ extern "C" int dh_range_after(void *Sp, LLVMValueRef Access, LLVMValueRef Ptr,
   for (BasicBlock *B : Out)
     if (B->isEHPad() || !S->DT->dominates(cast<Instruction>(P)->getParent(), B))
       return 0;
-  if (!allQuiet(L, Quiet, Context))
+  if (!allQuiet(S, L, Quiet, Context))
     return 0;
   Instruction *Where = L->getLoopPreheader()->getTerminator();
   SCEVExpander Expander(SE, "ifr");

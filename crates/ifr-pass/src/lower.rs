@@ -276,7 +276,9 @@ impl Lowering {
             if !group.is_empty() {
                 work.push(group);
             }
-            for group in work {
+            // From the end: splitting a block moves what follows, which is
+            // then only what lies between two groups.
+            for group in work.into_iter().rev() {
                 changed = true;
                 self.group(function, &group);
             }

@@ -62,10 +62,9 @@ struct Start {
 pub fn place(function: LLVMValueRef, session: Session) {
     ir::set_mark(function, ir::PLACED);
     let regions = regions::read(function, session);
-    let mut starts = if regions.analysed() {
-        choose(&regions)
-    } else {
-        at_each_access(&regions)
+    let mut starts = match regions.analysed().then(|| choose(&regions)).flatten() {
+        Some(starts) => starts,
+        None => at_each_access(&regions),
     };
     // An address that is new in every turn of a loop is short in scope too,
     // wherever in the turn its monitor starts.
@@ -171,47 +170,95 @@ fn join(starts: &[Start], regions: &Regions) -> Vec<Joined> {
     out
 }
 
-/// A start right before each access: the fallback for huge functions.
+/// A start right before each access, unless the same was started before in its
+/// block and goes on: the fallback for huge functions, in one look at each
+/// instruction.
 fn at_each_access(regions: &Regions) -> Vec<Start> {
-    regions
-        .blocks
-        .iter()
-        .flat_map(|block| &block.steps)
-        .filter_map(|step| {
-            Some(Start {
-                at: step.instruction,
-                location: step.location?,
-                write: step.effect.access?.write,
-                short: true,
-            })
-        })
+    let mut starts = Vec::new();
+    let mut started: HashMap<usize, bool> = HashMap::new();
+    for block in &regions.blocks {
+        started.clear();
+        for step in &block.steps {
+            if let (Some(location), Some(access)) = (step.location, step.effect.access) {
+                let strong = started.get(&location);
+                if strong.is_none_or(|strong| access.write && !strong) {
+                    started.insert(location, access.write);
+                    starts.push(Start {
+                        at: step.instruction,
+                        location,
+                        write: access.write,
+                        short: true,
+                    });
+                }
+            }
+            if step.effect.kills_forward || step.effect.stop_before {
+                started.clear();
+            }
+            for number in &step.defines {
+                started.remove(number);
+            }
+        }
+    }
+    starts
+}
+
+/// What may start at a point: locations, and whether they must be written.
+type Open = Vec<(usize, bool)>;
+
+/// What may start at each point of a block, in order: first its start, then the
+/// points after steps.
+struct Points {
+    start: Open,
+    /// The step that the point comes after, and what may start there. What was
+    /// just defined is short in scope.
+    after: Vec<(usize, Open)>,
+}
+
+fn open(sets: &Must) -> Open {
+    sets.any
+        .numbers()
+        .map(|number| (number, sets.write.has(number)))
         .collect()
 }
 
-/// A point at which starts may be put, with the sets there.
-enum Point {
-    /// Everything in the sets may start here.
-    Open,
-    /// Only these locations, just defined.
-    Defined(Vec<usize>),
+/// Looks at a block backwards, once.
+fn points(regions: &Regions, block: usize) -> Points {
+    let cut = &regions.blocks[block];
+    let mut after = Vec::new();
+    let mut sets = regions.at_end(block);
+    for (index, step) in cut.steps.iter().enumerate().rev() {
+        // SAFETY: a live instruction.
+        if unsafe { shim::dh_can_insert_after(step.instruction) } != 0 {
+            if step.effect.kills_forward || step.effect.kills_backward {
+                after.push((index, open(&sets)));
+            } else if !step.defines.is_empty() {
+                let defined = step
+                    .defines
+                    .iter()
+                    .filter(|&&number| sets.any.has(number))
+                    .map(|&number| (number, sets.write.has(number)))
+                    .collect();
+                after.push((index, defined));
+            }
+        }
+        Regions::before(step, &mut sets);
+    }
+    after.reverse();
+    Points {
+        start: open(&regions.at_start[block]),
+        after,
+    }
 }
 
-/// Walks one block forwards, giving each start point to `visit`.
+/// Walks one block forwards, giving each start to `visit`.
 fn walk(
     regions: &Regions,
     block: usize,
+    points: &Points,
     started: &mut Started,
     mut visit: impl FnMut(LLVMValueRef, usize, bool, bool),
 ) {
     let cut = &regions.blocks[block];
-    // The sets after each step, from the end.
-    let mut after = Vec::with_capacity(cut.steps.len());
-    let mut sets = regions.at_end(block);
-    for step in cut.steps.iter().rev() {
-        after.push(sets.clone());
-        Regions::before(step, &mut sets);
-    }
-    after.reverse();
     for &number in &cut.phis {
         started.strong.remove(number);
         started.weak.remove(number);
@@ -219,15 +266,10 @@ fn walk(
     // SAFETY: a live block.
     let first = unsafe { shim::dh_first_insertion(cut.block) };
     if !first.is_null() {
-        open(
-            &Point::Open,
-            first,
-            &regions.at_start[block],
-            started,
-            &mut visit,
-        );
+        started.begin(&points.start, first, false, &mut visit);
     }
-    for (step, sets) in cut.steps.iter().zip(&after) {
+    let mut points = points.after.iter().peekable();
+    for (index, step) in cut.steps.iter().enumerate() {
         for &number in &step.defines {
             started.strong.remove(number);
             started.weak.remove(number);
@@ -236,75 +278,62 @@ fn walk(
             started.strong.clear();
             started.weak.clear();
         }
-        // SAFETY: a live instruction.
-        let can = unsafe { shim::dh_can_insert_after(step.instruction) } != 0;
-        if !can {
-            continue;
-        }
-        // SAFETY: not a terminator, so something follows.
-        let next = unsafe { LLVMGetNextInstruction(step.instruction) };
-        if step.effect.kills_forward || step.effect.kills_backward {
-            open(&Point::Open, next, sets, started, &mut visit);
-        } else if !step.defines.is_empty() {
-            open(
-                &Point::Defined(step.defines.clone()),
-                next,
-                sets,
-                started,
-                &mut visit,
-            );
+        if let Some((_, open)) = points.next_if(|(after, _)| *after == index) {
+            // SAFETY: not a terminator, so something follows.
+            let next = unsafe { LLVMGetNextInstruction(step.instruction) };
+            let short = !(step.effect.kills_forward || step.effect.kills_backward);
+            started.begin(open, next, short, &mut visit);
         }
     }
 }
 
-fn open(
-    point: &Point,
-    at: LLVMValueRef,
-    sets: &Must,
-    started: &mut Started,
-    visit: &mut impl FnMut(LLVMValueRef, usize, bool, bool),
-) {
-    let mut one = |number: usize, short: bool| {
-        if !sets.any.has(number) {
-            return;
-        }
-        let write = sets.write.has(number);
-        let held = if write {
-            &started.strong
-        } else {
-            &started.weak
-        };
-        if !held.has(number) {
-            visit(at, number, write, short);
-        }
-        started.weak.add(number);
-        if write {
-            started.strong.add(number);
-        }
-    };
-    match point {
-        Point::Open => {
-            let numbers: Vec<usize> = sets.any.numbers().collect();
-            for number in numbers {
-                one(number, false);
+impl Started {
+    fn begin(
+        &mut self,
+        open: &Open,
+        at: LLVMValueRef,
+        short: bool,
+        visit: &mut impl FnMut(LLVMValueRef, usize, bool, bool),
+    ) {
+        for &(number, write) in open {
+            let held = if write { &self.strong } else { &self.weak };
+            if !held.has(number) {
+                visit(at, number, write, short);
             }
-        }
-        Point::Defined(numbers) => {
-            for &number in numbers {
-                one(number, true);
+            self.weak.add(number);
+            if write {
+                self.strong.add(number);
             }
         }
     }
 }
 
-fn choose(regions: &Regions) -> Vec<Start> {
+/// Where releases cut a huge function into pieces, the sets that survive them
+/// are started again after each: more starts than this for every access are not
+/// worth their code.
+const MOST_PER_ACCESS: usize = 16;
+
+/// The starts, without those that are redundant; none if there were too many.
+fn choose(regions: &Regions) -> Option<Vec<Start>> {
     let count = regions.locations.len();
     let blocks = regions.blocks.len();
-    let mut predecessors = vec![Vec::new(); blocks];
-    for (index, block) in regions.blocks.iter().enumerate() {
-        for &next in &block.successors {
-            predecessors[next].push(index);
+    let predecessors = regions.predecessors();
+    let accesses: usize = regions.blocks.iter().map(|block| block.steps.len()).sum();
+    let most = (accesses + 64).saturating_mul(MOST_PER_ACCESS);
+    let mut all = Vec::with_capacity(blocks);
+    let mut sum = 0;
+    for block in 0..blocks {
+        let points = points(regions, block);
+        sum += points.start.len()
+            + points
+                .after
+                .iter()
+                .map(|(_, open)| open.len())
+                .sum::<usize>();
+        if sum > most {
+            return None;
         }
+        all.push(points);
     }
     let nothing = Started {
         strong: Set::empty(count),
@@ -326,24 +355,32 @@ fn choose(regions: &Regions) -> Vec<Start> {
         }
         started
     };
+    let mut waiting = vec![true; blocks];
     let mut changed = true;
     while changed {
         changed = false;
         for block in 0..blocks {
+            if !std::mem::take(&mut waiting[block]) {
+                continue;
+            }
             let mut started = entry(block, &at_end);
-            walk(regions, block, &mut started, |_, _, _, _| {});
+            walk(regions, block, &all[block], &mut started, |_, _, _, _| {});
             if started != at_end[block] {
                 at_end[block] = started;
                 changed = true;
+                for &next in &regions.blocks[block].successors {
+                    waiting[next] = true;
+                }
             }
         }
     }
     let mut starts = Vec::new();
-    for block in 0..blocks {
+    for (block, points) in all.iter().enumerate() {
         let mut started = entry(block, &at_end);
         walk(
             regions,
             block,
+            points,
             &mut started,
             |at, location, write, short| {
                 starts.push(Start {
@@ -355,7 +392,7 @@ fn choose(regions: &Regions) -> Vec<Start> {
             },
         );
     }
-    starts
+    Some(starts)
 }
 
 /// Writes placeholders into the function.

@@ -140,8 +140,8 @@ pub struct Regions {
 }
 
 /// Above this many set bits the analysis is not run and every access has its
-/// own monitor: a bound on compile time for huge functions (64 MiB of sets).
-const MOST_BITS: usize = 1 << 28;
+/// own monitor: a bound on compile time for huge functions (16 MiB of sets).
+const MOST_BITS: usize = 1 << 26;
 
 /// Reads the function, takes out what ranges cover, numbers the locations.
 pub fn read(function: LLVMValueRef, session: Session) -> Regions {
@@ -277,7 +277,16 @@ pub fn read(function: LLVMValueRef, session: Session) -> Regions {
         locations,
         ranges,
     };
-    if count.saturating_mul(regions.blocks.len()) < MOST_BITS {
+    // Every block has its sets, and every acquire empties one.
+    let rows: usize = regions
+        .blocks
+        .iter()
+        .map(|block| {
+            let kills = |step: &&Step| step.effect.kills_backward || step.effect.kills_forward;
+            1 + block.steps.iter().filter(kills).count()
+        })
+        .sum();
+    if count.saturating_mul(rows) < MOST_BITS {
         regions.solve();
     }
     regions
@@ -390,54 +399,59 @@ impl Regions {
         }
     }
 
+    /// Which blocks lead to each block.
+    pub fn predecessors(&self) -> Vec<Vec<usize>> {
+        let mut predecessors = vec![Vec::new(); self.blocks.len()];
+        for (index, block) in self.blocks.iter().enumerate() {
+            for &next in &block.successors {
+                predecessors[next].push(index);
+            }
+        }
+        predecessors
+    }
+
     fn solve(&mut self) {
         let count = self.locations.len();
         self.at_start = vec![Must::full(count); self.blocks.len()];
+        let predecessors = self.predecessors();
         // Blocks from which no exit can be reached would keep the full set.
-        let ends = self.reaches_an_exit();
+        let ends = self.reaches_an_exit(&predecessors);
         for (block, reaches) in ends.iter().enumerate() {
             if !reaches {
                 self.at_start[block] = Must::empty(count);
             }
         }
+        let mut waiting = ends.clone();
         let mut changed = true;
         while changed {
             changed = false;
             for block in (0..self.blocks.len()).rev() {
-                let mut sets = self.at_end(block);
-                if !ends[block] {
-                    sets = Must::empty(count);
+                if !std::mem::take(&mut waiting[block]) {
+                    continue;
                 }
+                let mut sets = self.at_end(block);
                 for step in self.blocks[block].steps.iter().rev() {
                     Self::before(step, &mut sets);
                 }
                 if sets != self.at_start[block] {
                     self.at_start[block] = sets;
                     changed = true;
+                    for &before in &predecessors[block] {
+                        waiting[before] = ends[before];
+                    }
                 }
             }
         }
     }
 
-    fn reaches_an_exit(&self) -> Vec<bool> {
-        let mut reaches: Vec<bool> = self
-            .blocks
-            .iter()
-            .map(|block| block.successors.is_empty())
+    fn reaches_an_exit(&self, predecessors: &[Vec<usize>]) -> Vec<bool> {
+        let mut reaches = vec![false; self.blocks.len()];
+        let mut next: Vec<usize> = (0..self.blocks.len())
+            .filter(|&block| self.blocks[block].successors.is_empty())
             .collect();
-        let mut changed = true;
-        while changed {
-            changed = false;
-            for block in (0..self.blocks.len()).rev() {
-                if !reaches[block]
-                    && self.blocks[block]
-                        .successors
-                        .iter()
-                        .any(|&next| reaches[next])
-                {
-                    reaches[block] = true;
-                    changed = true;
-                }
+        while let Some(block) = next.pop() {
+            if !std::mem::replace(&mut reaches[block], true) {
+                next.extend(&predecessors[block]);
             }
         }
         reaches

@@ -7,7 +7,7 @@
 //! a weak one with a strong one. The conflict of the masks is tested before
 //! the other thread's epoch is loaded.
 
-use crate::history::Side;
+use crate::history::{Held, Noted, Side};
 use crate::shadow::{self, ACCESSED, WRITTEN};
 use crate::threads::{self, Local, SITES, Thread, WALKS, WORDS, Walk};
 use crate::{options, races, sys};
@@ -44,54 +44,64 @@ fn active(held: u64) -> bool {
         .is_some_and(|published| published.word.load(Ordering::Acquire) == held | 0xffff)
 }
 
-#[cold]
-#[inline(never)]
-fn report(
-    thread: &Thread,
+fn epoch_of(word: u64) -> u64 {
+    word >> 16 & 0xff_ffff_ffff
+}
+
+/// A monitor that is asked for and stands against an active one.
+#[derive(Clone, Copy)]
+struct Clash {
     address: usize,
+    /// Bytes of the granule at which they meet.
+    bytes: u64,
     size: u32,
     write: bool,
     freed: bool,
-    asker: Asker,
+    /// The other's word, of a slot or of a line.
     held: u64,
     walked: bool,
-) {
+}
+
+#[cold]
+#[inline(never)]
+fn report(thread: &Thread, asker: Asker, clash: Clash) {
     let mut theirs = Side::UNKNOWN;
-    theirs.number = (held >> 56) as usize;
+    theirs.number = (clash.held >> 56) as usize;
     let Some(other) = threads::other(theirs.number) else {
         return;
     };
-    // Most are known already.
-    if other.history.find(address, walked, &mut theirs)
-        && races::count_again((asker.site, theirs.site))
-    {
+    let held = Held {
+        address: clash.address,
+        epoch: epoch_of(clash.held),
+        bytes: clash.bytes,
+        walked: clash.walked,
+        must_write: !clash.write,
+    };
+    // Most are known already; a site that is gone is taken for one of those.
+    other.history.find(held, &mut theirs);
+    if races::count_again((asker.site, theirs.site)) {
         return;
     }
     let mut mine = Side::UNKNOWN;
     mine.site = asker.site;
-    mine.write = write;
-    mine.freed = freed;
-    mine.size = size;
+    mine.write = clash.write;
+    mine.freed = clash.freed;
+    mine.size = clash.size;
     mine.number = thread.number;
     mine.kernel_id = thread.kernel_id.load(Ordering::Relaxed);
     mine.depth = crate::history::walk(asker.frame, thread.stack_top, &mut mine.frames);
     mine.created_at = thread.created_at;
     theirs.kernel_id = other.kernel_id.load(Ordering::Relaxed);
     theirs.created_at = other.created_at;
-    if !other.history.find_patiently(address, walked, &mut theirs) {
+    if !other.history.find_patiently(held, &mut theirs) {
         theirs.size = 0;
-        theirs.write = if walked {
-            held & WRITTEN != 0
+        theirs.write = if clash.walked {
+            clash.held & WRITTEN != 0
         } else {
-            held >> 8 & 0xff != 0
+            clash.held >> 8 & clash.bytes != 0
         };
     }
-    // The entry may be of a later, weaker monitor than the one in the slot; a
-    // pair of reads is no race, and the slot says what was there.
-    if !write && !theirs.write {
-        theirs.write = true;
-    }
-    races::add(address, &mine, &theirs);
+    races::add(clash.address, &mine, &theirs);
 }
 
 fn use_page(user: &AtomicU8, me: u8) {
@@ -101,9 +111,10 @@ fn use_page(user: &AtomicU8, me: u8) {
     }
 }
 
-/// One granule; `bytes` is the mask of those accessed.
+/// One granule; `bytes` is the mask of those accessed. Its site is noted unless
+/// a walk was noted for it.
 #[inline]
-unsafe fn granule(
+unsafe fn granule<const NOTE: bool>(
     thread: &Thread,
     now: u64,
     address: usize,
@@ -134,7 +145,16 @@ unsafe fn granule(
             && (write || line & WRITTEN != 0)
             && active(line)
         {
-            report(thread, address, size, write, false, asker, line, true);
+            let clash = Clash {
+                address,
+                bytes: 0xff,
+                size,
+                write,
+                freed: false,
+                held: line,
+                walked: true,
+            };
+            report(thread, asker, clash);
         }
     }
     let held = slot.load(Ordering::Relaxed);
@@ -142,17 +162,24 @@ unsafe fn granule(
         if held & need == need {
             return;
         }
-        note(thread, address, size, write, asker);
+        if NOTE {
+            note(thread, now, address, bytes, size, write, asker);
+        }
         slot.store(held | need, Ordering::Relaxed);
     } else {
-        let clash = if write {
-            held & bytes
-        } else {
-            held >> 8 & bytes
-        };
+        let met = bytes & if write { held } else { held >> 8 };
         let owner = (held >> 56) as u8;
-        if clash & 0xff != 0 && owner != me && active(held) {
-            report(thread, address, size, write, false, asker, held, false);
+        if met & 0xff != 0 && owner != me && active(held) {
+            let clash = Clash {
+                address,
+                bytes: met & 0xff,
+                size,
+                write,
+                freed: false,
+                held,
+                walked: false,
+            };
+            report(thread, asker, clash);
         }
         // What many threads only read would go back and forth between their
         // caches with every monitor: all of them check, few publish.
@@ -166,28 +193,42 @@ unsafe fn granule(
         {
             return;
         }
-        note(thread, address, size, write, asker);
+        if NOTE {
+            note(thread, now, address, bytes, size, write, asker);
+        }
         slot.store(now & !0xffff | need, Ordering::Relaxed);
     }
     use_page(slot_user, me);
 }
 
+fn noted(thread: &Thread, now: u64, write: bool, asker: Asker) -> Noted {
+    Noted {
+        epoch: epoch_of(now),
+        site: asker.site,
+        frame: asker.frame,
+        stack_top: thread.stack_top,
+        write,
+    }
+}
+
 /// Writes down who starts a monitor, before others can see it: whoever reports
 /// it finds its site.
-fn note(thread: &Thread, address: usize, size: u32, write: bool, asker: Asker) {
-    thread.history.note(
-        address,
-        asker.site,
-        asker.frame,
-        thread.stack_top,
-        size,
-        write,
-    );
+fn note(
+    thread: &Thread,
+    now: u64,
+    address: usize,
+    bytes: u64,
+    size: u32,
+    write: bool,
+    asker: Asker,
+) {
+    let noted = noted(thread, now, write, asker);
+    thread.history.note(address, bytes, size, noted);
     fence(Ordering::Release);
 }
 
 /// Granule by granule over `lo..hi`.
-unsafe fn granules(
+unsafe fn granules<const NOTE: bool>(
     thread: &Thread,
     now: u64,
     lo: usize,
@@ -201,7 +242,7 @@ unsafe fn granules(
         let end = ((at | 7) + 1).min(hi);
         let bytes = ((1u64 << (end - at)) - 1) << (at & 7);
         // SAFETY: the caller's promise.
-        unsafe { granule(thread, now, at, bytes, write, size, asker) };
+        unsafe { granule::<NOTE>(thread, now, at, bytes, write, size, asker) };
         at = end;
     }
 }
@@ -279,9 +320,9 @@ pub fn start(address: usize, description: u64, asker: Asker) {
         // SAFETY: `now` is not 0, so the tables are reserved.
         unsafe {
             if address & 7 == 0 && size == 8 {
-                granule(thread, now, address, 0xff, write, 8, asker);
+                granule::<true>(thread, now, address, 0xff, write, 8, asker);
             } else {
-                granules(
+                granules::<true>(
                     thread,
                     now,
                     address,
@@ -338,18 +379,18 @@ unsafe fn scan_slots(
         // SAFETY: the tables are reserved.
         let held = unsafe { shadow::slot(at) }.load(Ordering::Relaxed);
         if held != 0 {
-            let clash = if write { held & 0xff } else { held >> 8 & 0xff };
-            if clash != 0 && (held >> 56) as u8 != me && active(held) {
-                report(
-                    thread,
-                    at,
-                    (hi - lo).min(u32::MAX as usize) as u32,
+            let met = if write { held & 0xff } else { held >> 8 & 0xff };
+            if met != 0 && (held >> 56) as u8 != me && active(held) {
+                let clash = Clash {
+                    address: at,
+                    bytes: met,
+                    size: (hi - lo).min(u32::MAX as usize) as u32,
                     write,
                     freed,
-                    asker,
                     held,
-                    false,
-                );
+                    walked: false,
+                };
+                report(thread, asker, clash);
             }
         }
         at += 8;
@@ -384,7 +425,16 @@ unsafe fn lines(thread: &Thread, now: u64, lo: usize, hi: usize, write: bool, as
                     && (write || held & WRITTEN != 0)
                     && active(held)
                 {
-                    report(thread, at, 64, write, false, asker, held, true);
+                    let clash = Clash {
+                        address: at,
+                        bytes: 0xff,
+                        size: 64,
+                        write,
+                        freed: false,
+                        held,
+                        walked: true,
+                    };
+                    report(thread, asker, clash);
                 }
                 line.store(now & !0xffff | flags, Ordering::Relaxed);
             }
@@ -401,8 +451,18 @@ unsafe fn lines(thread: &Thread, now: u64, lo: usize, hi: usize, write: bool, as
 
 fn walked_already(thread: &Thread, now: u64, lo: usize, hi: usize, write: bool) -> bool {
     thread.walks.iter().any(|walk| {
-        walk.now == now && walk.lo <= lo && hi <= walk.hi && (walk.write != 0 || !write)
+        walk.now == now
+            && walk.stride == 0
+            && walk.lo <= lo
+            && hi <= walk.hi
+            && (walk.write != 0 || !write)
     })
+}
+
+fn remember(thread: &mut Thread, walk: Walk) {
+    let at = thread.next_walk % WALKS;
+    thread.next_walk = at + 1;
+    thread.walks[at] = walk;
 }
 
 /// One row of bytes.
@@ -414,22 +474,62 @@ unsafe fn row(thread: &mut Thread, now: u64, lo: usize, hi: usize, write: bool, 
     let size = (hi - lo).min(0xffff) as u32;
     // SAFETY: the caller's promise.
     unsafe {
-        if last <= first || hi - lo < 128 {
-            granules(thread, now, lo, hi, write, size, asker);
+        if last <= first {
+            granules::<false>(thread, now, lo, hi, write, size, asker);
             return;
         }
-        granules(thread, now, lo, first, write, (first - lo) as u32, asker);
+        granules::<false>(thread, now, lo, first, write, (first - lo) as u32, asker);
         lines(thread, now, first, last, write, asker);
-        granules(thread, now, last, hi, write, (hi - last) as u32, asker);
+        granules::<false>(thread, now, last, hi, write, (hi - last) as u32, asker);
     }
-    let at = thread.next_walk % WALKS;
-    thread.next_walk = at + 1;
-    thread.walks[at] = Walk {
+    let walk = Walk {
         lo,
         hi,
         now,
         write: u64::from(write),
+        stride: 0,
+        row: 0,
     };
+    remember(thread, walk);
+}
+
+/// Shorter rows are monitored by their granules.
+const SHORT_ROW: usize = 128;
+
+/// Rows of a walk, `stride` apart.
+#[derive(Clone, Copy)]
+struct Rows {
+    lo: usize,
+    length: usize,
+    stride: usize,
+    count: usize,
+}
+
+/// Rows that are too short to be lines: a field of each structure, a column.
+unsafe fn short_rows(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: Asker) {
+    let walk = Walk {
+        lo: rows.lo,
+        hi: rows
+            .lo
+            .wrapping_add(rows.stride.wrapping_mul(rows.count - 1))
+            .wrapping_add(rows.length),
+        now,
+        write: u64::from(write),
+        stride: rows.stride,
+        row: rows.length,
+    };
+    if thread.walks.contains(&walk) {
+        return;
+    }
+    let mut at = rows.lo;
+    for _ in 0..rows.count {
+        let end = at.wrapping_add(rows.length);
+        let size = rows.length as u32;
+        // SAFETY: the caller's promise.
+        unsafe { granules::<false>(thread, now, at, end, write, size, asker) };
+        at = at.wrapping_add(rows.stride);
+    }
+    remember(thread, walk);
 }
 
 /// `rows` rows of `length` bytes, `stride` apart (0 rows: just one).
@@ -447,57 +547,105 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
     if within_cap(thread, local, (description >> PLACE) as usize) {
         let write = description & WRITE != 0;
         count(thread, local);
-        if length <= 16 && rows == 0 {
-            // SAFETY: `now` is not 0, so the tables are reserved.
-            unsafe {
-                granules(
-                    thread,
-                    now,
-                    lo,
-                    lo.wrapping_add(length),
-                    write,
-                    length as u32,
-                    asker,
-                );
-            }
-            spent.end(thread);
-            thread.busy.store(false, Ordering::Relaxed);
-            return;
-        }
-        let count = rows.max(1);
-        let end = lo
-            .wrapping_add(stride.wrapping_mul(count - 1))
-            .wrapping_add(length);
-        thread
-            .history
-            .note_walk(lo, end, asker.site, asker.frame, thread.stack_top, write);
-        // Under `cap` a walk is a sample of its rows and bytes, another one
-        // each time.
-        let cap = options::CAP.load(Ordering::Relaxed) as usize;
-        let (mut at, mut taken, mut bytes) = (lo, count, length);
-        let mut step = stride;
-        if cap != 0 {
-            let turn = thread.started.load(Ordering::Relaxed) as usize;
-            if count > cap {
-                let every = count / cap;
-                at = at.wrapping_add(stride.wrapping_mul(turn % every));
-                step = stride.wrapping_mul(every);
-                taken = cap;
-            }
-            if length > CAPPED_ROW {
-                let pieces = length / CAPPED_ROW;
-                at = at.wrapping_add(turn.wrapping_mul(7) % pieces * CAPPED_ROW);
-                bytes = CAPPED_ROW;
-            }
-        }
-        for _ in 0..taken {
-            // SAFETY: `now` is not 0, so the tables are reserved.
-            unsafe { row(thread, now, at, at.wrapping_add(bytes), write, asker) };
-            at = at.wrapping_add(step);
-        }
+        let rows = Rows {
+            lo,
+            length,
+            stride: if rows > 1 { stride } else { 0 },
+            count: rows.max(1),
+        };
+        // SAFETY: `now` is not 0, so the tables are reserved.
+        unsafe { walk(thread, now, rows, write, asker) };
     }
     spent.end(thread);
     thread.busy.store(false, Ordering::Relaxed);
+}
+
+/// Whether every granule of `lo..hi` has this thread's monitor already.
+unsafe fn all_active(now: u64, lo: usize, hi: usize, write: bool) -> bool {
+    let mut at = lo;
+    while at < hi {
+        let end = ((at | 7) + 1).min(hi);
+        let bytes = ((1u64 << (end - at)) - 1) << (at & 7);
+        let need = bytes | if write { bytes << 8 } else { 0 };
+        // SAFETY: the caller's promise.
+        let held = unsafe { shadow::slot(at) }.load(Ordering::Relaxed);
+        if (held ^ now) & (!0xffff | need) != 0 {
+            return false;
+        }
+        at = end;
+    }
+    true
+}
+
+/// Monitors on all rows, or under `cap` on a sample of them.
+///
+/// # Safety
+/// The tables must be reserved.
+unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: Asker) {
+    let Rows {
+        lo,
+        length,
+        stride,
+        count,
+    } = rows;
+    if count == 1 && length < SHORT_ROW {
+        let (hi, size) = (lo.wrapping_add(length), length as u32);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if all_active(now, lo, hi, write) {
+                return;
+            }
+            if length <= 16 {
+                granules::<true>(thread, now, lo, hi, write, size, asker);
+                return;
+            }
+            let noted = noted(thread, now, write, asker);
+            thread.history.note_walk(lo, hi, 0, 0, noted);
+            fence(Ordering::Release);
+            granules::<false>(thread, now, lo, hi, write, size, asker);
+        }
+        return;
+    }
+    let end = lo
+        .wrapping_add(stride.wrapping_mul(count - 1))
+        .wrapping_add(length);
+    let row_of = if stride == 0 { 0 } else { length };
+    thread
+        .history
+        .note_walk(lo, end, stride, row_of, noted(thread, now, write, asker));
+    fence(Ordering::Release);
+    // Under `cap` a walk is a sample of its rows and bytes, another one each
+    // time.
+    let cap = options::CAP.load(Ordering::Relaxed) as usize;
+    let mut taken = rows;
+    if cap != 0 {
+        let turn = thread.started.load(Ordering::Relaxed) as usize;
+        if count > cap {
+            let every = count / cap;
+            taken.lo = lo.wrapping_add(stride.wrapping_mul(turn % every));
+            taken.stride = stride.wrapping_mul(every);
+            taken.count = cap;
+        }
+        if length > CAPPED_ROW {
+            let pieces = length / CAPPED_ROW;
+            taken.lo = taken
+                .lo
+                .wrapping_add(turn.wrapping_mul(7) % pieces * CAPPED_ROW);
+            taken.length = CAPPED_ROW;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        if taken.length < SHORT_ROW {
+            short_rows(thread, now, taken, write, asker);
+            return;
+        }
+        let mut at = taken.lo;
+        for _ in 0..taken.count {
+            row(thread, now, at, at.wrapping_add(taken.length), write, asker);
+            at = at.wrapping_add(taken.stride);
+        }
+    }
 }
 
 /// A string is read, and perhaps copied.
@@ -568,16 +716,16 @@ pub fn free(address: usize, size: usize, asker: Asker) {
                 while at < end {
                     let held = shadow::line(at).load(Ordering::Relaxed);
                     if held != 0 && at >= address && (held >> 56) as u8 != me && active(held) {
-                        report(
-                            thread,
-                            at,
-                            size.min(u32::MAX as usize) as u32,
-                            true,
-                            true,
-                            asker,
+                        let clash = Clash {
+                            address: at,
+                            bytes: 0xff,
+                            size: size.min(u32::MAX as usize) as u32,
+                            write: true,
+                            freed: true,
                             held,
-                            true,
-                        );
+                            walked: true,
+                        };
+                        report(thread, asker, clash);
                     }
                     at += 64;
                 }

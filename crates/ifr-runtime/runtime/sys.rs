@@ -48,6 +48,12 @@ pub fn reserve(at: usize, bytes: usize) -> bool {
     true
 }
 
+/// Gives the memory of whole pages of our own back; they read as zeros.
+pub fn forget(at: *mut u8, bytes: usize) {
+    // SAFETY: MADV_DONTNEED on an anonymous mapping of our own.
+    unsafe { call(28, [at as usize, bytes & !(PAGE - 1), 4, 0, 0, 0]) };
+}
+
 /// Changes the protection of whole pages (1 read, 2 write, 4 execute).
 pub fn protect(at: usize, bytes: usize, how: usize) {
     // SAFETY: the caller's own pages.

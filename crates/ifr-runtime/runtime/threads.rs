@@ -47,13 +47,16 @@ pub struct Local {
 }
 
 /// How a walk is remembered so that repeating it costs nothing.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct Walk {
     pub lo: usize,
     pub hi: usize,
     pub now: u64,
     pub write: u64,
+    /// Distance and length of its rows; 0 and 0 if it is one.
+    pub stride: usize,
+    pub row: usize,
 }
 
 pub const WALKS: usize = 8;
@@ -226,6 +229,7 @@ pub fn enter(stack_top: usize, created_at: &[usize; 8]) {
             .local
             .store(core::ptr::from_ref(local).cast_mut(), Ordering::Relaxed);
         (*record).busy.store(false, Ordering::Relaxed);
+        (*record).history.restart();
         (*record).created_at = *created_at;
     }
     REGISTRY.threads[number].store(record, Ordering::Release);
