@@ -94,9 +94,8 @@ impl Vm {
         if !writable {
             return Ok(None);
         }
-        let mut copy = memory_file().map_err(failed)?;
-        let mut source = original.try_clone().map_err(failed)?;
-        std::io::copy(&mut source, &mut copy).map_err(failed)?;
+        let copy = memory_file().map_err(failed)?;
+        crate::record::copy_contents(original, &copy).map_err(failed)?;
         let second = copy.try_clone().map_err(failed)?;
         self.kernel.shared_files.copies.insert(identity, copy);
         let path = path.to_path_buf();

@@ -156,19 +156,7 @@ impl Files {
             .mode(0o600)
             .open(&temporary)
             .map_err(|error| RecordError::write(&temporary, error))?;
-        let mut copied = 0;
-        let size = each_block(file, |position, block| {
-            if position >= HUGE && is_empty(block) {
-                return Ok(());
-            }
-            copied = position + block.len() as u64;
-            copy.write_all_at(block, position)
-        })
-        .and_then(|size| match size > copied {
-            true => copy.set_len(size),
-            false => Ok(()),
-        });
-        size.map_err(|error| RecordError::write(&temporary, error))?;
+        copy_contents(file, &copy).map_err(|error| RecordError::write(&temporary, error))?;
         fs::rename(&temporary, &target).map_err(|error| RecordError::write(&target, error))
     }
 
@@ -284,6 +272,15 @@ fn data_from(file: &File, position: u64) -> std::io::Result<Option<u64>> {
     }
 }
 
+/// Fills a new file with what is in another; empty blocks become holes.
+pub fn copy_contents(from: &File, to: &File) -> std::io::Result<()> {
+    let size = each_block(from, |position, block| match is_empty(block) {
+        true => Ok(()),
+        false => to.write_all_at(block, position),
+    })?;
+    to.set_len(size)
+}
+
 fn is_empty(block: &[u8]) -> bool {
     block.iter().all(|byte| *byte == 0)
 }
@@ -367,6 +364,11 @@ mod tests {
         file.write_all_at(b"x", 1 << 39).unwrap();
         let (size, hash) = hash_file(&path, &file).unwrap();
         assert_eq!(size, 1 << 40);
+        let (second, copy) = temporary("copy-of-huge");
+        copy_contents(&file, &copy).unwrap();
+        assert_eq!(hash_file(&second, &copy).unwrap(), (size, hash.clone()));
+        assert!(copy.metadata().unwrap().blocks() < 4096);
+        fs::remove_file(second).unwrap();
         // A zero that was written is no other than one in a hole.
         file.write_all_at(&[0], 1 << 38).unwrap();
         assert_eq!(hash_file(&path, &file).unwrap().1, hash);

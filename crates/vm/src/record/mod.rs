@@ -19,7 +19,7 @@ mod inputs;
 mod steps;
 pub mod stream;
 
-pub use files::{FileIndex, Files, MappedFile};
+pub use files::{FileIndex, Files, MappedFile, copy_contents};
 pub use inputs::{Effect, InputReader, InputWriter};
 pub use steps::{Ending, ProcessStatus, Step, StepReader, StepWriter};
 
