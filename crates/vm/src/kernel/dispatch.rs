@@ -81,7 +81,6 @@ impl Vm {
             // One descriptor, nothing comes back.
             libc::SYS_fchmod
             | libc::SYS_fchown
-            | libc::SYS_fallocate
             | libc::SYS_fsync
             | libc::SYS_fdatasync
             | libc::SYS_syncfs
@@ -93,6 +92,7 @@ impl Vm {
                 Ok(0)
             }
             libc::SYS_ftruncate => self.sys_ftruncate(call),
+            libc::SYS_fallocate => self.sys_fallocate(call),
             libc::SYS_fstatfs => self.descriptor_call(call, libc::ENOSYS, Some((b, 120))),
             libc::SYS_sync => self.host_call(number, call.arguments),
             libc::SYS_umask => self.host_call(number, call.arguments),
