@@ -288,7 +288,8 @@ fn is_held(pid: u32) -> bool {
 }
 
 fn assert_healthy(process: &mut Running) {
-    assert!(process.0.try_wait().unwrap().is_none(), "the target died");
+    let ended = process.0.try_wait().unwrap();
+    assert!(ended.is_none(), "the target died: {ended:?}");
     assert!(!is_held(process.0.id()), "the target is still held");
 }
 

@@ -433,14 +433,15 @@ mod tests {
                 }
             }
         }
-        assert!(seen.iter().all(|count| *count > 200), "{seen:?}");
+        assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
+        assert!(10 * seen[1] > 9 * seen[0], "{seen:?}");
     }
 
     #[test]
-    fn nothing_known_means_random_schedules() {
+    fn nothing_known_means_schedules_that_need_no_places() {
         for number in 1..50 {
             let plan = Plan::of_number(number, 0, &Known::default());
-            assert!(matches!(plan, Plan::Policy { .. }));
+            assert!(matches!(plan, Plan::Policy { .. } | Plan::Lockstep(_)));
         }
     }
 
