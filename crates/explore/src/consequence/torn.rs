@@ -147,14 +147,15 @@ fn statement(
     let own = line(first.pc);
     let mut group = vec![*first];
     let (mut from, mut to) = (first.address, first.end());
-    // Pieces may come in any order; each must touch what is there already.
+    // Pieces may come in any order; each must lie beside what is there already.
+    // The same bytes again, or the same instruction again, are another time
+    // round a loop, and another value.
     loop {
         let next = pieces.iter().find(|piece| {
             piece.count > racing.count
                 && wanted(piece)
-                && !group.contains(piece)
-                && piece.address <= to
-                && from <= piece.end()
+                && (piece.address == to || piece.end() == from)
+                && group.iter().all(|known| known.pc != piece.pc)
                 && line(piece.pc) == own
         });
         let Some(next) = next else {
