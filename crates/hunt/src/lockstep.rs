@@ -7,7 +7,7 @@
 //! the same.
 
 use crate::plan::Place;
-use crate::switches::TURN;
+use crate::switches::{Row, TURN};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use vm::schedule::{Choice, Here, Policy, SliceEnd};
@@ -46,7 +46,7 @@ pub struct Lockstep {
     pace: Pace,
     counts: HashMap<u32, u64>,
     first: Option<u32>,
-    row: (u32, u64),
+    row: Row,
     gives_way: bool,
 }
 
@@ -56,7 +56,7 @@ impl Lockstep {
             pace,
             counts: HashMap::new(),
             first: None,
-            row: (0, 0),
+            row: Row::default(),
             gives_way: false,
         }
     }
@@ -66,7 +66,7 @@ impl Policy for Lockstep {
     fn choose(&mut self, runnable: &[u32], last: Option<(u32, SliceEnd)>) -> Choice {
         let first = *self.first.get_or_insert(runnable[0]);
         let gives_way = std::mem::take(&mut self.gives_way);
-        let tired = self.row.1 >= TURN;
+        let tired = self.row.count >= TURN;
         let last = last.map(|(thread, end)| (thread, gives_way || end == SliceEnd::Yielded));
         let thread = match last {
             Some((thread, false)) if !tired && runnable.contains(&thread) => thread,
@@ -80,8 +80,8 @@ impl Policy for Lockstep {
             Some((thread, _)) => next(runnable, thread),
             None => first,
         };
-        if self.row.0 != thread || tired {
-            self.row = (thread, 0);
+        if self.row.thread != thread || tired {
+            self.row = Row { thread, count: 0 };
         }
         Choice {
             thread,
@@ -94,10 +94,7 @@ impl Policy for Lockstep {
     }
 
     fn ran(&mut self, thread: u32, instructions: u64) {
-        self.row = match self.row {
-            (last, count) if last == thread => (thread, count + instructions),
-            _ => (thread, instructions),
-        };
+        self.row.ran(thread, instructions);
     }
 
     fn ends_here(&mut self, here: &Here) -> bool {

@@ -26,7 +26,7 @@
 //! found by them.
 
 use crate::lockstep::Pace;
-use crate::switches::{RESTS, TURN};
+use crate::switches::{RESTS, Row, TURN};
 use crate::walk::Chance;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -278,7 +278,7 @@ pub struct Steps {
     sequencers: bool,
     /// Every sequencer is an occasion for a thread of higher priority.
     eager: bool,
-    row: (u32, u64),
+    row: Row,
 }
 
 /// Random priorities lie above this; demotions below.
@@ -300,7 +300,7 @@ impl Steps {
             sequencers: changes.iter().any(Change::is_at_sequencer),
             eager,
             random,
-            row: (0, 0),
+            row: Row::default(),
         }
     }
 
@@ -313,9 +313,9 @@ impl Steps {
 impl Policy for Steps {
     fn choose(&mut self, runnable: &[u32], last: Option<(u32, SliceEnd)>) -> Choice {
         if let Some((thread, end)) = last {
-            let tired = self.row.0 == thread && self.row.1 >= TURN;
+            let tired = self.row.of(thread) >= TURN;
             if end == SliceEnd::Yielded || tired {
-                self.row = (0, 0);
+                self.row = Row::default();
                 self.demote(thread);
             }
         }
@@ -352,10 +352,7 @@ impl Policy for Steps {
     }
 
     fn ran(&mut self, thread: u32, instructions: u64) {
-        self.row = match self.row {
-            (last, count) if last == thread => (thread, count + instructions),
-            _ => (thread, instructions),
-        };
+        self.row.ran(thread, instructions);
     }
 
     fn ends_here(&mut self, here: &Here) -> bool {

@@ -27,6 +27,24 @@ use vm::schedule::{Choice, Policy, SliceEnd};
 /// ever.
 pub const TURN: u64 = 10_000_000;
 
+/// Who runs, and for how many instructions since somebody else did.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Row {
+    pub thread: u32,
+    pub count: u64,
+}
+
+impl Row {
+    pub fn ran(&mut self, thread: u32, instructions: u64) {
+        let count = self.of(thread) + instructions;
+        *self = Row { thread, count };
+    }
+
+    pub fn of(&self, thread: u32) -> u64 {
+        if self.thread == thread { self.count } else { 0 }
+    }
+}
+
 /// The same under a list of switches: what another policy's turns led to is in
 /// the list, so its own must not come before.
 const LONG_TURN: u64 = 10 * TURN;
@@ -120,8 +138,7 @@ pub struct Directed {
     /// Threads that wait for all others, and for how many slices more.
     resting: BTreeMap<u32, u32>,
     exited: BTreeSet<u32>,
-    /// Who runs, and for how many instructions by now.
-    row: (u32, u64),
+    row: Row,
     followed: Rc<RefCell<Followed>>,
 }
 
@@ -146,7 +163,7 @@ impl Directed {
             held: None,
             resting: BTreeMap::new(),
             exited: BTreeSet::new(),
-            row: (0, 0),
+            row: Row::default(),
             followed,
         }
     }
@@ -190,15 +207,7 @@ impl Directed {
             .map(|count| count - executed)
             .min()
             .unwrap_or(LONG_TURN)
-            .min(LONG_TURN.saturating_sub(self.in_a_row(thread)).max(1))
-    }
-
-    /// Instructions since somebody else ran.
-    fn in_a_row(&self, thread: u32) -> u64 {
-        match self.row {
-            (last, count) if last == thread => count,
-            _ => 0,
-        }
+            .min(LONG_TURN.saturating_sub(self.row.of(thread)).max(1))
     }
 
     /// What the end of the last slice means.
@@ -217,8 +226,8 @@ impl Directed {
                 self.resting.remove(&switch.to);
                 self.held = Some((switch, PATIENCE));
             }
-            None if end == SliceEnd::Yielded || self.in_a_row(thread) >= LONG_TURN => {
-                self.row = (0, 0);
+            None if end == SliceEnd::Yielded || self.row.of(thread) >= LONG_TURN => {
+                self.row = Row::default();
                 self.put_last(thread);
             }
             None => {}
@@ -261,7 +270,7 @@ impl Policy for Directed {
         let same = last
             .filter(|(_, end)| !matches!(end, SliceEnd::Yielded))
             .map(|(thread, _)| thread)
-            .filter(|thread| self.row.0 == *thread)
+            .filter(|thread| self.row.thread == *thread)
             .filter(|thread| runnable.contains(thread) && free(thread));
         let first = self
             .queue
@@ -292,7 +301,7 @@ impl Policy for Directed {
             self.followed.borrow_mut().made.push(switch);
         }
         *self.executed.entry(thread).or_default() += instructions;
-        self.row = (thread, self.in_a_row(thread) + instructions);
+        self.row.ran(thread, instructions);
         let met = self
             .precedences
             .iter()

@@ -8,7 +8,7 @@
 //! program does the same.
 
 use crate::plan::Place;
-use crate::switches::TURN;
+use crate::switches::{Row, TURN};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use vm::schedule::{Choice, Here, Policy, Random64, SliceEnd};
@@ -25,8 +25,7 @@ pub struct Walk {
     random: Random64,
     chances: HashMap<Place, u64>,
     sequencers: bool,
-    /// Who runs, and for how many instructions by now.
-    row: (u32, u64),
+    row: Row,
     gives_way: bool,
 }
 
@@ -39,7 +38,7 @@ impl Walk {
                 .map(|chance| (chance.place, chance.one_in.max(1)))
                 .collect(),
             sequencers: chances.iter().any(|chance| chance.place.is_sequencer()),
-            row: (0, 0),
+            row: Row::default(),
             gives_way: false,
         }
     }
@@ -51,7 +50,7 @@ impl Policy for Walk {
             .filter(|(thread, end)| {
                 !std::mem::take(&mut self.gives_way)
                     && *end != SliceEnd::Yielded
-                    && (self.row.0 != *thread || self.row.1 < TURN)
+                    && self.row.of(*thread) < TURN
                     && runnable.contains(thread)
             })
             .map(|(thread, _)| thread);
@@ -64,8 +63,8 @@ impl Policy for Walk {
             let among = if others.is_empty() { runnable } else { &others };
             among[self.random.below(among.len() as u64) as usize]
         });
-        if self.row.0 != thread || self.row.1 >= TURN {
-            self.row = (thread, 0);
+        if self.row.thread != thread || self.row.count >= TURN {
+            self.row = Row { thread, count: 0 };
         }
         Choice {
             thread,
@@ -78,10 +77,7 @@ impl Policy for Walk {
     }
 
     fn ran(&mut self, thread: u32, instructions: u64) {
-        self.row = match self.row {
-            (last, count) if last == thread => (thread, count + instructions),
-            _ => (thread, instructions),
-        };
+        self.row.ran(thread, instructions);
     }
 
     fn ends_here(&mut self, here: &Here) -> bool {

@@ -46,15 +46,7 @@ impl Observer for Follower {
 
     fn kernel_access(&mut self, moment: Moment, address: u64, size: u64, write: bool) {
         let mut state = self.0.borrow_mut();
-        let access = AccessEvent {
-            moment,
-            pc: 0,
-            address,
-            size: size.min(u64::from(u32::MAX)) as u32,
-            read: !write,
-            write,
-            locked: false,
-        };
+        let access = AccessEvent::by_kernel(moment, address, size, write);
         if state.judging {
             state.access(&access);
         }

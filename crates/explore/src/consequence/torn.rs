@@ -400,15 +400,7 @@ impl Observer for Births {
     }
 
     fn kernel_access(&mut self, moment: Moment, address: u64, size: u64, write: bool) {
-        self.note(&AccessEvent {
-            moment,
-            pc: 0,
-            address,
-            size: size.min(u64::from(u32::MAX)) as u32,
-            read: !write,
-            write,
-            locked: false,
-        });
+        self.note(&AccessEvent::by_kernel(moment, address, size, write));
     }
 
     fn syscall(&mut self, event: &SyscallEvent, _registers: &Registers) {

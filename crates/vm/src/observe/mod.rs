@@ -42,6 +42,21 @@ pub struct AccessEvent {
     pub locked: bool,
 }
 
+impl AccessEvent {
+    /// What the kernel does on a thread's behalf: no instruction's.
+    pub fn by_kernel(moment: Moment, address: u64, size: u64, write: bool) -> Self {
+        AccessEvent {
+            moment,
+            pc: 0,
+            address,
+            size: size.min(u64::from(u32::MAX)) as u32,
+            read: !write,
+            write,
+            locked: false,
+        }
+    }
+}
+
 /// A call into the system, when it has completed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyscallEvent {
