@@ -169,8 +169,13 @@ impl Vm {
     /// better).
     pub(crate) fn give_way(&mut self, end: SliceEnd) -> Option<SliceEnd> {
         let here = self.here(end == SliceEnd::Sequencer);
+        if here.sequencer && self.one_thread {
+            return self.before_syscalls.then_some(end);
+        }
         match &mut self.pace {
-            Pace::Policy { policy, .. } if here.sequencer => policy.ends_here(&here).then_some(end),
+            Pace::Policy { policy, .. } if here.sequencer => {
+                (policy.at_sequencers() && policy.ends_here(&here)).then_some(end)
+            }
             Pace::Policy { .. } => Some(end),
             Pace::Follow(_) => None,
         }
