@@ -182,7 +182,7 @@ pub fn both_orders_timed(
 /// first is held, if all took `recorded` from one to the other: five times as
 /// many (paper 003, section 5), and some for short distances.
 pub fn approach_limit(recorded: u64) -> u64 {
-    const SLACK: u64 = 2_000_000;
+    const SLACK: u64 = 500_000;
     recorded.saturating_mul(5).saturating_add(SLACK)
 }
 

@@ -45,6 +45,11 @@ impl Vm {
     pub(super) fn run_part(&mut self, budget: u64) -> Result<SliceEnd, Error> {
         self.granted = budget;
         self.cut = false;
+        self.context.tells_sequencers = u64::from(match &self.pace {
+            _ if self.one_thread => self.before_syscalls,
+            Pace::Policy { policy, .. } => policy.at_sequencers(),
+            Pace::Follow(_) => false,
+        });
         self.set_remaining(budget);
         if let Some(end) = self.resume_call()? {
             return Ok(end);

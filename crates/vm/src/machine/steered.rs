@@ -280,9 +280,9 @@ impl Vm {
         }
     }
 
-    /// Translated code comes back after every locked instruction from here on.
-    /// Whoever will stop copies at sequencers says so before the guest runs:
-    /// the copies then go on with the code they find.
+    /// Translated code can come back after every locked instruction from here
+    /// on. Whoever will stop copies at sequencers says so before the guest
+    /// runs: the copies then go on with the code they find.
     pub fn tell_sequencers(&mut self) {
         if !self.instrumentation.sequencers {
             self.instrumentation.sequencers = true;
