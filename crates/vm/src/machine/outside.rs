@@ -177,6 +177,11 @@ impl Vm {
     }
 
     /// Writes everything that has gathered to the recording.
+    /// Flushes at the end of the slice.
+    pub(crate) fn flush_soon(&mut self) {
+        self.flushed_at = 0;
+    }
+
     pub(crate) fn flush_recording(&mut self) -> Result<(), Error> {
         // Inputs first: a schedule without its inputs is of no use.
         self.io.flush()?;

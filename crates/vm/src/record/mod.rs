@@ -31,8 +31,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Version of the recording format. 2: streams have an end, checks include
-/// the status flags, long repeated string instructions count by parts.
-pub const FORMAT: u16 = 2;
+/// the status flags, long repeated string instructions count by parts. 3: system
+/// calls take time.
+pub const FORMAT: u16 = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
