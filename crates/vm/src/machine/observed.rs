@@ -74,6 +74,7 @@ impl Vm {
     /// instructions, however seldom it runs: for tests of traces.
     pub fn trace_eagerly(&mut self, instructions: u64) {
         self.sample = instructions.max(2 * SLACK);
+        self.since_sample = 0;
         self.hot_after = 1;
     }
 

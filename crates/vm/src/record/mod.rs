@@ -62,6 +62,15 @@ pub enum RecordError {
         else { "there is no such folder; `deadheat list` shows those of the store" }
     )]
     NotARecording(PathBuf),
+    #[error(
+        "{directory} has no process {number}: it has {}",
+        match .last { 0 => "only one, number 0".to_string(), last => format!("those from 0 to {last}") }
+    )]
+    NoProcess {
+        directory: PathBuf,
+        number: u32,
+        last: u32,
+    },
 }
 
 impl RecordError {
@@ -356,6 +365,14 @@ impl Recording {
     /// The processes from the first one down to `number`, each forked by the
     /// one before.
     pub fn path_to(&self, number: u32) -> Result<Vec<u32>, RecordError> {
+        let known = self.processes();
+        if !known.contains(&number) {
+            return Err(RecordError::NoProcess {
+                directory: self.directory.clone(),
+                number,
+                last: known.last().copied().unwrap_or(0),
+            });
+        }
         let mut path = vec![number];
         let mut at = number;
         while at != 0 {

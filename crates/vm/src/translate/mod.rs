@@ -468,7 +468,18 @@ impl Translator {
                 builder.index = done;
                 builder.instruction_pc = next;
                 builder.mark(0);
+                // Most of the time nobody asks. The flags may be alive.
+                builder.spill(reg::RCX);
+                let asked = Emitter::field(offset::TELLS_SEQUENCERS);
+                builder.code.load(reg::RCX, asked);
+                // jrcxz past the exit
+                builder.code.raw(&[0xe3, 0]);
+                let on = builder.code.here() - 1;
+                builder.unspill(reg::RCX);
                 builder.exit_now(ExitKind::Sequencer, next);
+                builder.code.patch_rel8_here(on);
+                builder.unspill(reg::RCX);
+                builder.jump_direct(next);
             }
             End::StoresPointers => {
                 self.copy(builder, instruction, bytes);
