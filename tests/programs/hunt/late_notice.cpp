@@ -14,7 +14,7 @@ static std::atomic<bool> ready;
 static void consumer() {
     work(100);
     if (!ready.load()) {  // DECIDES
-        std::unique_lock<std::mutex> guard(lock);
+        std::unique_lock<std::mutex> guard(lock);  // DECIDES
         changed.wait(guard);  // DECIDES
     }
 }
