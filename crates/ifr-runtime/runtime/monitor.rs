@@ -16,7 +16,8 @@ use core::sync::atomic::{AtomicU8, Ordering, fence};
 const MANY: u8 = 255;
 /// Bits of a description, as the pass writes them; the low 16 are the size.
 pub const WRITE: u64 = 1 << 16;
-const SHORT_SCOPE: u64 = 1 << 19;
+/// May be left to chance.
+const ADAPTIVE: u64 = 1 << 22;
 /// From this bit on: the site's place in the share table.
 const PLACE: u32 = 32;
 
@@ -294,10 +295,47 @@ fn count(thread: &Thread, local: &Local) {
     }
 }
 
+/// The next prize is 4 to 11 draws away; the address stirs the choice, so that no
+/// site of a loop is left out for ever.
+#[inline]
+fn refill_lottery(local: &Local, address: usize, asker: Asker) {
+    if local.lottery.load(Ordering::Relaxed) as i64 <= 0 {
+        let stir = (address >> 3) ^ (asker.site >> 2);
+        local
+            .lottery
+            .store(4 + (stir as u64 & 7), Ordering::Relaxed);
+    }
+}
+
+/// Whether a monitor is left to chance and not drawn: what only this thread has
+/// used since it was last monitored here, or what others only read, is
+/// monitored again with some probability only (paper 004, section 8), written
+/// bytes more often than those that are read. The same as at the entry of
+/// `__deadheat_ifr_start`.
+///
+/// # Safety
+/// The tables must be reserved.
+#[inline]
+unsafe fn not_drawn(local: &Local, now: u64, address: usize, write: bool, asker: Asker) -> bool {
+    // SAFETY: the caller's promise.
+    let held = unsafe { shadow::slot(address) }.load(Ordering::Relaxed);
+    let mine = (held ^ now) >> 56 == 0;
+    if held == 0 || (!mine && (write || held & 0xff00 != 0)) {
+        return false;
+    }
+    let left = local.lottery.load(Ordering::Relaxed) as i64 - if write { 3 } else { 1 };
+    local.lottery.store(left as u64, Ordering::Relaxed);
+    if left > 0 {
+        return true;
+    }
+    refill_lottery(local, address, asker);
+    false
+}
+
 /// A monitor on `size` bytes; the slow side of the inline check.
 pub fn start(address: usize, description: u64, asker: Asker) {
     let local = threads::local();
-    let now = local.now.load(Ordering::Relaxed);
+    let now = local.now();
     let Some(thread) = threads::current() else {
         return;
     };
@@ -305,13 +343,8 @@ pub fn start(address: usize, description: u64, asker: Asker) {
         return;
     }
     let spent = Spent::begin();
-    if description & SHORT_SCOPE != 0 {
-        // The next prize is 4 to 11 draws away; the address stirs the choice,
-        // so that no site of a loop is left out for ever.
-        let stir = (address >> 3) ^ (asker.site >> 2);
-        local
-            .lottery
-            .store(4 + (stir as u64 & 7), Ordering::Relaxed);
+    if description & ADAPTIVE != 0 {
+        refill_lottery(local, address, asker);
     }
     if within_cap(thread, local, (description >> PLACE) as usize) {
         let size = (description & 0xffff) as usize;
@@ -319,8 +352,9 @@ pub fn start(address: usize, description: u64, asker: Asker) {
         count(thread, local);
         // SAFETY: `now` is not 0, so the tables are reserved.
         unsafe {
-            if address & 7 == 0 && size == 8 {
-                granule::<true>(thread, now, address, 0xff, write, 8, asker);
+            if (address & 7) + size <= 8 {
+                let bytes = ((1u64 << size) - 1) << (address & 7);
+                granule::<true>(thread, now, address, bytes, write, size as u32, asker);
             } else {
                 granules::<true>(
                     thread,
@@ -535,7 +569,7 @@ unsafe fn short_rows(thread: &mut Thread, now: u64, rows: Rows, write: bool, ask
 /// `rows` rows of `length` bytes, `stride` apart (0 rows: just one).
 pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: u64, asker: Asker) {
     let local = threads::local();
-    let now = local.now.load(Ordering::Relaxed);
+    let now = local.now();
     let Some(thread) = threads::current() else {
         return;
     };
@@ -544,8 +578,13 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
         return;
     }
     let spent = Spent::begin();
-    if within_cap(thread, local, (description >> PLACE) as usize) {
-        let write = description & WRITE != 0;
+    let write = description & WRITE != 0;
+    // SAFETY: `now` is not 0, so the tables are reserved.
+    let passed_by = description & ADAPTIVE != 0
+        && rows <= 1
+        && length < SHORT_ROW
+        && unsafe { not_drawn(local, now, lo, write, asker) };
+    if !passed_by && within_cap(thread, local, (description >> PLACE) as usize) {
         count(thread, local);
         let rows = Rows {
             lo,
@@ -648,16 +687,19 @@ unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: As
     }
 }
 
-/// A string is read, and perhaps copied.
+/// A string is read, and perhaps copied. Above the 32 bits of `place`: whether it
+/// may be left to chance.
 ///
 /// # Safety
 /// `source` must be the string that the program is about to read.
 pub unsafe fn string(source: usize, target: usize, place: u64, asker: Asker) {
     // SAFETY: the caller's promise.
     let length = unsafe { crate::text::length(source as *const u8) } + 1;
-    range(source, length, 0, 0, place << PLACE, asker);
+    let chance = if place >> 32 != 0 { ADAPTIVE } else { 0 };
+    let description = place << PLACE | chance;
+    range(source, length, 0, 0, description, asker);
     if target != 0 {
-        range(target, length, 0, 0, place << PLACE | WRITE, asker);
+        range(target, length, 0, 0, description | WRITE, asker);
     }
 }
 
@@ -677,7 +719,7 @@ pub fn free(address: usize, size: usize, asker: Asker) {
         return;
     }
     let local = threads::local();
-    let now = local.now.load(Ordering::Relaxed);
+    let now = local.now();
     let Some(thread) = threads::current() else {
         return;
     };
