@@ -1,11 +1,11 @@
 //! Placeholders become code (the shape that measurements favoured: one load
 //! and one test per monitor that is already active, everything else cold).
 //!
-//! The thread's word `now` is `thread:8 | epoch:40 | ones:16`, or 0 while the
+//! The thread's word `now` is `thread:8 | epoch:39 | ones:17`, or 0 while the
 //! run-time does not want monitors; it lives at offset 0 of the thread-local
-//! `__deadheat_ifr_tls`. A slot of the shadow is `thread:8 | epoch:40 |
+//! `__deadheat_ifr_tls`. A slot of the shadow is `thread:8 | epoch:39 | shared |
 //! written bytes:8 | accessed bytes:8`. A monitor is active if no bit of
-//! `now ^ slot` under `~0xffff | needed bytes` is set.
+//! `now ^ slot` under `OWNER | needed bytes` is set.
 //!
 //! The constants of the shadow are the run-time's (`ifr-runtime`, module
 //! `shadow`); a test there compares them.
@@ -27,6 +27,9 @@ pub const SLOT_MASK: u64 = 0x3fff_ffff_fff8;
 /// Where the slots begin: not a round number, so that a location and its slot
 /// never share their low 12 bits.
 pub const SLOT_BASE: u64 = 0x1000_0000_0840;
+
+/// The thread and its epoch in a word.
+const OWNER: u64 = !0x1_ffff;
 
 /// Words of the run-time's share table (`threads::SITES` there).
 pub const SITES: u64 = 1 << 14;
@@ -396,7 +399,7 @@ impl Lowering {
             // Not always the same turns: the epoch and the address stir.
             let stir = LLVMBuildXor(
                 b,
-                LLVMBuildLShr(b, now, self.number(15), none),
+                LLVMBuildLShr(b, now, self.number(16), none),
                 LLVMBuildLShr(b, address, self.number(2), none),
                 none,
             );
@@ -495,7 +498,7 @@ impl Lowering {
                 let written = LLVMBuildShl(b, bytes, self.number(8), none);
                 bytes = LLVMBuildOr(b, bytes, written, none);
             }
-            let mask = LLVMBuildOr(b, bytes, self.number(!0xffff), none);
+            let mask = LLVMBuildOr(b, bytes, self.number(OWNER), none);
             let chosen = LLVMBuildAnd(b, lo, self.number(SLOT_MASK), none);
             let slot = LLVMBuildAdd(b, chosen, self.number(SLOT_BASE), none);
             let slot = LLVMBuildIntToPtr(b, slot, self.pointer, none);
@@ -549,7 +552,7 @@ impl Lowering {
                     LLVMSetAlignment(held, 8);
                     LLVMBuildXor(b, held, now, none)
                 };
-                let owner = self.number(!0xffff_u64);
+                let owner = self.number(OWNER);
                 let below = |by: LLVMValueRef, up: bool| {
                     // All bytes of a granule from a place on, or up to it.
                     let all = self.number(0xff);
@@ -567,10 +570,10 @@ impl Lowering {
                     };
                     LLVMBuildOr(b, kept, owner, none)
                 };
-                let whole = self.number(!0xffff_u64 | bits(0xff));
+                let whole = self.number(OWNER | bits(0xff));
                 let missing = if one {
                     let mask = if aligned || size == 8 {
-                        self.number(!0xffff_u64 | bits((1 << size) - 1))
+                        self.number(OWNER | bits((1 << size) - 1))
                     } else {
                         let place = LLVMBuildAnd(b, address, self.number(7), none);
                         let bytes = self.number(bits((1 << size) - 1));

@@ -83,8 +83,8 @@ macro_rules! keeping_registers {
 
 // Before anything is saved: what may be left to chance mostly goes back from here
 // (see `monitor::not_drawn`, which says the same). The numbers are those of
-// `shadow` and `threads::Local`; bit 22 of the description is `ADAPTIVE`, bit 16
-// `WRITE`.
+// `shadow` (bit 16 of a slot is `SHARED`) and `threads::Local`; bit 22 of the
+// description is `ADAPTIVE`, bit 16 `WRITE`.
 keeping_registers!(
     "__deadheat_ifr_start",
     "__deadheat_ifr_start_slow",
@@ -109,8 +109,11 @@ keeping_registers!(
     "mov rcx, qword ptr [rcx]",
     "xor rcx, rax",
     "shr rcx, 56",
+    "jne 5f",
+    "test eax, 0x10000",
     "je 2f",
-    // Another's: only a read of what is only read.
+    // Another's, or shared: only a read of what is only read.
+    "5:",
     "test esi, 0x10000",
     "jne 3f",
     "test eax, 0xff00",
@@ -202,7 +205,7 @@ global_asm!(
     "mov rax, qword ptr fs:[r11 + 8]",
     "test rax, rax",
     "je 2f",
-    "add qword ptr [rax], 0x10000",
+    "add qword ptr [rax], 0x20000",
     "add qword ptr fs:[r11 + 24], 2",
     "mov rax, qword ptr [rax]",
     "cmp qword ptr fs:[r11], 0",

@@ -1,7 +1,7 @@
 //! Threads and their epochs.
 //!
 //! Each monitored thread has a number (1 to 254) and publishes one word, alone
-//! in its cache line: `thread:8 | epoch:40 | ones:16`. Adding `1 << 16` to it
+//! in its cache line: `thread:8 | epoch:39 | ones:17`. Adding `1 << 17` to it
 //! stops all its monitors. A number that is used again continues its epoch, so
 //! a dead thread's slots never look alive.
 //!
@@ -17,7 +17,10 @@ use crate::{history, options, shadow, sys};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub const MOST: usize = 255;
-pub const ONE_EPOCH: u64 = 1 << 16;
+/// Where the epoch begins in a word, and what is below it.
+pub const EPOCH: u32 = 17;
+pub const LOW: u64 = (1 << EPOCH) - 1;
+const ONE_EPOCH: u64 = 1 << EPOCH;
 
 #[repr(C, align(128))]
 pub struct Published {
@@ -265,9 +268,9 @@ pub fn enter(stack_top: usize, created_at: &[usize; 8]) {
     }
     REGISTRY.threads[number].store(record, Ordering::Release);
     let word = &WORDS[number].word;
-    let epoch = word.load(Ordering::Relaxed) >> 16 & 0xff_ffff_ffff;
+    let epoch = (word.load(Ordering::Relaxed) & !(0xff << 56)) >> EPOCH;
     word.store(
-        (number as u64) << 56 | (epoch + 1) << 16 | 0xffff,
+        (number as u64) << 56 | (epoch + 1) << EPOCH | LOW,
         Ordering::Release,
     );
     local
