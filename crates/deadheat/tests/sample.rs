@@ -696,6 +696,13 @@ fn twins_stay_silent_for_minutes() {
 fn classified(command: &mut Command, report: &Path) -> Option<Value> {
     let _ = fs::remove_file(report);
     let output = command.output().unwrap();
+    if command.get_args().any(|argument| argument == "--pid") {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.contains("a second copy of process") || !said.contains("data race"),
+            "{said}"
+        );
+    }
     let text = fs::read_to_string(report).unwrap_or_else(|error| {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         panic!("no report of {command:?}: {error}\n{said}")
@@ -722,7 +729,7 @@ fn what_sampling_caught_is_made_to_happen_under_the_vm_and_classified() {
     let report = program.with_extension("json");
     let sample = || {
         let mut command = deadheat();
-        command.args(["sample", "--quiet", "--rate", "400", "--then-classify"]);
+        command.args(["sample", "--rate", "400", "--then-classify"]);
         command.arg(format!("--json={}", report.display()));
         command
     };

@@ -231,6 +231,18 @@ fn classify(
     report: &mut race::Report,
     reporting: &report::Reporting,
 ) -> Result<(), Failure> {
+    if let ([pid, ..], false) = (&arguments.pid[..], arguments.quiet) {
+        let folder = match &origin.folder {
+            Some(folder) => folder.display().to_string(),
+            None => "/".to_string(),
+        };
+        eprintln!(
+            "deadheat: to see what the races can do, a second copy of process {pid} is started under \
+             the vm, beside it: `{}` with its environment, in {folder}; process {pid} itself is left \
+             alone from here on",
+            origin.words.join(" ")
+        );
+    }
     let candidates = std::mem::take(&mut report.races);
     let search = Search {
         program: &origin.program,

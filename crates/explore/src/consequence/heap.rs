@@ -25,6 +25,8 @@
 //! pointer into another live block is an access like any other.
 
 use super::allocators::{Followed, Role, Size};
+pub use super::blocks::Block;
+use super::blocks::Blocks;
 use super::finding::{ErrorKind, Memory};
 use super::shadow::Marks;
 use race::Moment;
@@ -34,17 +36,10 @@ use std::ops::Range;
 use vm::context::{Registers, reg};
 use vm::observe::AfterHook;
 
-/// Bytes behind a block that count as its overflow, unless a guard is larger.
-const BEHIND: u64 = 64;
-
 /// Bytes before a block that count as its underflow.
-const BEFORE: u64 = 16;
+pub(super) const BEFORE: u64 = 16;
 
-const PAGE: u64 = 4096;
-
-/// The C library's string functions read up to four vectors of 32 bytes, from
-/// an address aligned to that, or one vector wherever it fits in a page.
-const STRING_WINDOW: u64 = 128;
+pub(super) const PAGE: u64 = 4096;
 
 /// Quarantined bytes, after which frees are made again.
 const QUARANTINE: u64 = 64 << 20;
@@ -52,94 +47,6 @@ const QUARANTINE: u64 = 64 << 20;
 /// Allocator memory that is marked as a whole; beyond that only what was freed
 /// and the edges of blocks.
 const MARKED: u64 = 8 << 20;
-
-/// One block, alive or freed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Block {
-    pub start: u64,
-    pub size: u64,
-    pub allocated: Moment,
-    pub freed: Option<Moment>,
-    /// It does not begin without values.
-    pub zeroed: bool,
-}
-
-impl Block {
-    fn end(&self) -> u64 {
-        self.start + self.size
-    }
-
-    /// `malloc(0)` has an address of its own all the same.
-    fn extent(&self) -> Range<u64> {
-        self.start..self.start + self.size.max(1)
-    }
-}
-
-/// Blocks of one kind of allocator.
-#[derive(Default)]
-struct Blocks {
-    live: BTreeMap<u64, Block>,
-    /// What was freed and not handed out again, by its first byte.
-    freed: BTreeMap<u64, (u64, Block)>,
-}
-
-impl Blocks {
-    fn at(&self, address: u64) -> Option<&Block> {
-        let (_, block) = self.live.range(..=address).next_back()?;
-        (address < block.end()).then_some(block)
-    }
-
-    fn freed_at(&self, address: u64) -> Option<&Block> {
-        let (_, (end, block)) = self.freed.range(..=address).next_back()?;
-        (address < *end).then_some(block)
-    }
-
-    /// What was freed in this range is no more.
-    fn forget_freed(&mut self, range: &Range<u64>) {
-        let touched: Vec<(u64, u64, Block)> = self
-            .freed
-            .range(..range.end)
-            .rev()
-            .take_while(|(_, (end, _))| *end > range.start)
-            .map(|(start, (end, block))| (*start, *end, *block))
-            .collect();
-        for (start, end, block) in touched {
-            self.freed.remove(&start);
-            if start < range.start {
-                self.freed.insert(start, (range.start, block));
-            }
-            if end > range.end {
-                self.freed.insert(range.end, (end, block));
-            }
-        }
-    }
-
-    fn forget_live(&mut self, range: &Range<u64>) {
-        let touched: Vec<u64> = self
-            .live
-            .range(..range.end)
-            .rev()
-            .take_while(|(_, block)| block.extent().end > range.start)
-            .map(|(start, _)| *start)
-            .collect();
-        for start in touched {
-            self.live.remove(&start);
-        }
-    }
-
-    fn allocate(&mut self, block: Block) {
-        self.forget_live(&block.extent());
-        self.forget_freed(&block.extent());
-        self.live.insert(block.start, block);
-    }
-
-    fn free(&mut self, start: u64, moment: Moment) -> Option<Block> {
-        let mut block = self.live.remove(&start)?;
-        block.freed = Some(moment);
-        self.freed.insert(start, (block.extent().end, block));
-        Some(block)
-    }
-}
 
 /// A call of an allocator's function under way.
 struct Call {
@@ -168,8 +75,8 @@ pub struct Wrong {
 /// All that is known of the heap.
 #[derive(Default)]
 pub struct Heap {
-    standard: Blocks,
-    custom: Blocks,
+    pub(super) standard: Blocks,
+    pub(super) custom: Blocks,
     /// Memory that allocators got from the system, by start and end.
     owned: BTreeMap<u64, u64>,
     /// The program's break when an allocator last saw it.
@@ -177,7 +84,7 @@ pub struct Heap {
     calls: FxHashMap<u32, Vec<Call>>,
     quarantined: u64,
     /// Bytes that were added to every block when recording.
-    guard: u64,
+    pub(super) guard: u64,
     marks: Option<Marks>,
 }
 
@@ -536,7 +443,7 @@ impl Heap {
         }
     }
 
-    fn is_owned(&self, address: u64) -> bool {
+    pub(super) fn is_owned(&self, address: u64) -> bool {
         self.owned
             .range(..=address)
             .next_back()
@@ -618,113 +525,6 @@ impl Heap {
         self.marks
             .as_ref()
             .is_some_and(|marks| marks.may_touch(address, size))
-    }
-
-    /// What is wrong with an access by code other than an allocator's.
-    pub fn judge(&self, address: u64, size: u64, write: bool) -> Option<Wrong> {
-        let end = address.checked_add(size.max(1))?;
-        let block = self.standard.at(address);
-        let wrong = match block {
-            Some(block) if end <= block.end() => {
-                let passes = !write && size >= 16 && self.custom.at(address).is_some();
-                return if passes {
-                    None
-                } else {
-                    self.judge_custom(address, end)
-                };
-            }
-            Some(block) => Wrong {
-                kind: ErrorKind::HeapOverflow,
-                memory: Some(Memory::of(block, address)),
-            },
-            None => self.outside(address, end)?,
-        };
-        if !write && size >= 16 && self.is_near_live(address, end) {
-            return None;
-        }
-        Some(wrong)
-    }
-
-    /// An access that does not begin in a live block.
-    fn outside(&self, address: u64, end: u64) -> Option<Wrong> {
-        let before = self
-            .standard
-            .live
-            .range(..=address)
-            .next_back()
-            .map(|(_, block)| block);
-        let behind = self
-            .standard
-            .live
-            .range(address..)
-            .next()
-            .map(|(_, block)| block);
-        let owned = self.is_owned(address);
-        if let Some(block) = self.standard.freed_at(address) {
-            return Some(Wrong {
-                kind: ErrorKind::UseAfterFree,
-                memory: Some(Memory::of(block, address)),
-            });
-        }
-        let same_page = |one: u64, other: u64| one / PAGE == other / PAGE;
-        if let Some(block) = behind
-            && address < block.start
-            && block.start - address <= BEFORE.max(end - address)
-            && (owned || same_page(address, block.start))
-            // Nearer to this one than to the end of the one before.
-            && before.is_none_or(|before| address - before.end() >= block.start - address)
-        {
-            return Some(Wrong {
-                kind: ErrorKind::HeapUnderflow,
-                memory: Some(Memory::of(block, address)),
-            });
-        }
-        if let Some(block) = before
-            && address - block.end() < BEHIND.max(self.guard)
-            && (owned || address < (block.end() + BEFORE.max(self.guard)))
-            && (owned || same_page(address, block.end().saturating_sub(1)))
-        {
-            return Some(Wrong {
-                kind: ErrorKind::HeapOverflow,
-                memory: Some(Memory::of(block, address)),
-            });
-        }
-        owned.then_some(Wrong {
-            kind: ErrorKind::WildAccess,
-            memory: None,
-        })
-    }
-
-    /// Memory that a custom allocator manages inside blocks of another.
-    fn judge_custom(&self, address: u64, end: u64) -> Option<Wrong> {
-        if let Some(block) = self.custom.at(address) {
-            return (end > block.end()).then_some(Wrong {
-                kind: ErrorKind::HeapOverflow,
-                memory: Some(Memory::of(block, address)),
-            });
-        }
-        if let Some(block) = self.custom.freed_at(address) {
-            return Some(Wrong {
-                kind: ErrorKind::UseAfterFree,
-                memory: Some(Memory::of(block, address)),
-            });
-        }
-        let (_, block) = self.custom.live.range(..=address).next_back()?;
-        (address < block.end().next_multiple_of(8)).then_some(Wrong {
-            kind: ErrorKind::HeapOverflow,
-            memory: Some(Memory::of(block, address)),
-        })
-    }
-
-    /// A string function that reads vectors may have come from live memory.
-    fn is_near_live(&self, address: u64, end: u64) -> bool {
-        let from = address / STRING_WINDOW * STRING_WINDOW;
-        let to = end.next_multiple_of(STRING_WINDOW);
-        self.standard
-            .live
-            .range(..to)
-            .next_back()
-            .is_some_and(|(_, block)| block.extent().end > from)
     }
 }
 

@@ -4,7 +4,7 @@
 //! write has written (section 7).
 //!
 //! `Watching` follows a replay from its beginning: allocators (`heap`,
-//! `allocators`) and the variables of invariants (`invariant`). At the race
+//! `blocks`, `allocators`) and the variables of invariants (`invariant`). At the race
 //! point it begins to judge, return addresses on the stacks included
 //! (`returns`); copies made from there take it along. Stacks are read in a
 //! second run of the same execution (`scenes`).
@@ -14,12 +14,14 @@
 //! replayed.
 
 mod allocators;
+mod blocks;
 mod checks;
 mod code;
 mod finding;
 mod follower;
 mod heap;
 mod invariant;
+mod judge;
 mod returns;
 mod scenes;
 mod shadow;
