@@ -618,7 +618,7 @@ fn go_attached(name: &str, copy: &str) {
     let _turn = turn();
     let case = Case::read(name);
     let program = case.build(copy);
-    let mut child = Command::new(&program)
+    let child = Command::new(&program)
         .arg("8")
         .stdout(Stdio::piped())
         .spawn()
