@@ -493,14 +493,45 @@ extern "C" LLVMValueRef dh_split_if(LLVMValueRef Cond, LLVMValueRef At,
   return wrap(SplitBlockAndInsertIfThen(unwrap(Cond), Inst, false, W));
 }
 
-// The block that ends in `End`, an unconditional branch, goes on as before only
-// if `Cond` holds, and to `Past` otherwise, which must have no phis.
-extern "C" void dh_go_on_if(LLVMValueRef Cond, LLVMValueRef End,
-                            LLVMBasicBlockRef Past) {
-  auto *Inst = cast<Instruction>(unwrap(End));
-  IRBuilder<> B(Inst);
-  B.CreateCondBr(unwrap(Cond), Inst->getSuccessor(0), unwrap(Past));
-  Inst->eraseFromParent();
+// A block in front of `At` that runs while the thread's word is not 0; under
+// `cap` that word is 0, and the block runs while the other word is not and the
+// site's share, at `Place`, is not used up. Gives back the block's end and, in
+// `Now`, the word. `Tls` are the eight words of the thread-local block.
+extern "C" LLVMValueRef dh_guard(LLVMValueRef At, LLVMValueRef Tls, uint64_t Place,
+                                 unsigned Key, unsigned Shares, unsigned Capped,
+                                 LLVMValueRef *Now) {
+  auto *Inst = cast<Instruction>(unwrap(At));
+  BasicBlock *Head = Inst->getParent();
+  BasicBlock *After = SplitBlock(Head, Inst);
+  LLVMContext &C = Inst->getContext();
+  Function *F = Head->getParent();
+  BasicBlock *Inside = BasicBlock::Create(C, "", F, After);
+  BasicBlock *Ask = BasicBlock::Create(C, "", F, After);
+  BasicBlock *Share = BasicBlock::Create(C, "", F, After);
+  MDBuilder MDB(C);
+  Type *I64 = Type::getInt64Ty(C);
+  Value *State = unwrap(Tls);
+  Head->getTerminator()->eraseFromParent();
+  IRBuilder<> B(Head);
+  B.SetCurrentDebugLocation(Inst->getDebugLoc());
+  auto Word = [&](unsigned Index, Type *Ty) {
+    return B.CreateAlignedLoad(Ty, B.CreateConstGEP1_64(I64, State, Index), Align(8));
+  };
+  Value *Plain = Word(0, I64);
+  B.CreateCondBr(B.CreateIsNotNull(Plain), Inside, Ask, MDB.createBranchWeights(16, 1));
+  B.SetInsertPoint(Ask);
+  Value *Under = Word(Capped, I64);
+  B.CreateCondBr(B.CreateIsNotNull(Under), Share, After, MDB.createBranchWeights(1, 16));
+  B.SetInsertPoint(Share);
+  Value *Table = Word(Shares, PointerType::get(C, 0));
+  Value *Used = B.CreateAlignedLoad(I64, B.CreateConstGEP1_64(I64, Table, Place), Align(8));
+  B.CreateCondBr(B.CreateICmpULT(Used, Word(Key, I64)), Inside, After);
+  B.SetInsertPoint(Inside);
+  PHINode *Phi = B.CreatePHI(I64, 2, "ifr.now");
+  Phi->addIncoming(Plain, Head);
+  Phi->addIncoming(Under, Share);
+  *Now = wrap(Phi);
+  return wrap(B.CreateBr(After));
 }
 
 extern "C" LLVMValueRef dh_first_insertion(LLVMBasicBlockRef B) {

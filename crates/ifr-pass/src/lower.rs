@@ -1,11 +1,11 @@
 //! Placeholders become code (the shape that measurements favoured: one load
 //! and one test per monitor that is already active, everything else cold).
 //!
-//! The thread's word `now` is `thread:8 | epoch:40 | ones:16`, or 0 while the
+//! The thread's word `now` is `thread:8 | epoch:39 | ones:17`, or 0 while the
 //! run-time does not want monitors; it lives at offset 0 of the thread-local
-//! `__deadheat_ifr_tls`. A slot of the shadow is `thread:8 | epoch:40 |
+//! `__deadheat_ifr_tls`. A slot of the shadow is `thread:8 | epoch:39 | shared |
 //! written bytes:8 | accessed bytes:8`. A monitor is active if no bit of
-//! `now ^ slot` under `~0xffff | needed bytes` is set.
+//! `now ^ slot` under `OWNER | needed bytes` is set.
 //!
 //! The constants of the shadow are the run-time's (`ifr-runtime`, module
 //! `shadow`); a test there compares them.
@@ -28,13 +28,22 @@ pub const SLOT_MASK: u64 = 0x3fff_ffff_fff8;
 /// never share their low 12 bits.
 pub const SLOT_BASE: u64 = 0x1000_0000_0840;
 
+/// The thread and its epoch in a word.
+const OWNER: u64 = !0x1_ffff;
+
 /// Words of the run-time's share table (`threads::SITES` there).
 pub const SITES: u64 = 1 << 14;
 
 /// Words of the thread-local block.
 const KEY: u64 = 3;
-const LOTTERY: u64 = 4;
 const SHARES: u64 = 5;
+const CAPPED: u64 = 6;
+const COUNTS: u64 = 7;
+
+/// A site in a loop that only reads is checked each time until so many turns,
+/// and then every few turns (paper 004, section 8: with a probability that
+/// falls with the number of its monitors).
+const WARM: u64 = 256;
 
 /// LLVM's number for the `preserve_most` convention.
 const PRESERVE_MOST: u32 = 14;
@@ -46,6 +55,7 @@ struct Lowering {
     module: LLVMModuleRef,
     builder: LLVMBuilderRef,
     i8: LLVMTypeRef,
+    i32: LLVMTypeRef,
     i64: LLVMTypeRef,
     pointer: LLVMTypeRef,
     void: LLVMTypeRef,
@@ -79,6 +89,7 @@ pub fn lower(module: LLVMModuleRef, _is_lto: bool) -> bool {
             module,
             builder: LLVMCreateBuilderInContext(context),
             i8: LLVMInt8TypeInContext(context),
+            i32: LLVMInt32TypeInContext(context),
             i64: LLVMInt64TypeInContext(context),
             pointer: LLVMPointerTypeInContext(context, 0),
             void: LLVMVoidTypeInContext(context),
@@ -327,51 +338,76 @@ impl Lowering {
         }
     }
 
-    /// Loads the thread's word and makes a block that runs while it is not 0
-    /// and the site has a share left under `cap`: nothing is called, and no
-    /// shadow is read, once that is used up. Also gives the site's place in the
-    /// table of shares.
+    /// Makes a block that runs while this thread wants monitors and the site has
+    /// a share left under `cap`: nothing is called, and no shadow is read, once
+    /// that is used up. Gives the thread's word, the block's end, and the site's
+    /// place in the tables of sites.
     fn guard(&self, at: LLVMValueRef) -> (LLVMValueRef, LLVMValueRef, u64) {
-        let (now, inside) = self.guard_of_thread(at);
         let place = self.next_place.get() % SITES;
         self.next_place.set(place + 1);
-        self.stand(inside);
-        let shares = self.state(SHARES, self.pointer);
-        // SAFETY: a live builder in front of `inside`; the table, where there
-        // is one, has `SITES` words.
-        unsafe {
-            let b = self.builder;
-            let none = c"".as_ptr();
-            let capped = LLVMBuildIsNotNull(b, shares, none);
-            let asks = shim::dh_split_if(capped, inside, 1);
-            self.stand(asks);
-            let key = self.state(KEY, self.i64);
-            let mut index = self.number(place);
-            let word = LLVMBuildGEP2(b, self.i64, shares, &mut index, 1, none);
-            let used = LLVMBuildLoad2(b, self.i64, word, none);
-            LLVMSetAlignment(used, 8);
-            let left = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntULT, used, key, none);
-            shim::dh_go_on_if(left, asks, ir::parent(at));
-        }
+        let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
+        let mut now = std::ptr::null_mut();
+        // SAFETY: a live instruction; the block has eight aligned words, and the
+        // table of shares, where there is one, `SITES`.
+        let inside = unsafe {
+            shim::dh_guard(
+                at,
+                state,
+                place,
+                KEY as u32,
+                SHARES as u32,
+                CAPPED as u32,
+                &mut now,
+            )
+        };
         (now, inside, place)
     }
 
-    /// Loads the thread's word and makes a block that runs while it is not 0.
-    fn guard_of_thread(&self, at: LLVMValueRef) -> (LLVMValueRef, LLVMValueRef) {
-        self.stand(at);
-        let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
-        // SAFETY: a live builder; the global is 8 bytes and aligned.
+    /// A block that runs in the first `WARM` turns of a loop, and then in one of
+    /// 6 to 9: the count of turns that are left until the next is in the
+    /// thread's table, times two, and odd once the site is warm.
+    fn sampled(
+        &self,
+        now: LLVMValueRef,
+        address: LLVMValueRef,
+        place: u64,
+        end: LLVMValueRef,
+    ) -> LLVMValueRef {
+        self.stand(end);
+        let counts = self.state(COUNTS, self.pointer);
+        // SAFETY: a live builder; the table has `SITES` words.
         unsafe {
-            let now = LLVMBuildLoad2(self.builder, self.i64, state, c"ifr.now".as_ptr());
-            LLVMSetAlignment(now, 8);
-            let wanted = LLVMBuildICmp(
-                self.builder,
-                LLVMIntPredicate::LLVMIntNE,
-                now,
-                self.number(0),
-                c"".as_ptr(),
+            let b = self.builder;
+            let none = c"".as_ptr();
+            let number = |value: i64| LLVMConstInt(self.i32, value as u64, 1);
+            let mut index = self.number(place);
+            let word = LLVMBuildGEP2(b, self.i32, counts, &mut index, 1, none);
+            let before = LLVMBuildLoad2(b, self.i32, word, none);
+            LLVMSetAlignment(before, 4);
+            let left = LLVMBuildSub(b, before, number(2), none);
+            LLVMSetAlignment(LLVMBuildStore(b, left, word), 4);
+            let due = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntSLT, left, number(0), none);
+            let inside = shim::dh_split_if(due, end, 0);
+            self.stand(inside);
+            let odd = LLVMBuildAnd(b, left, number(1), none);
+            let odd = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntNE, odd, number(0), none);
+            let many = number(-2 * WARM as i64);
+            let many = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntSLT, left, many, none);
+            let warm = LLVMBuildOr(b, odd, many, none);
+            let set = shim::dh_split_if(warm, inside, 0);
+            self.stand(set);
+            // Not always the same turns: the epoch and the address stir.
+            let stir = LLVMBuildXor(
+                b,
+                LLVMBuildLShr(b, now, self.number(16), none),
+                LLVMBuildLShr(b, address, self.number(2), none),
+                none,
             );
-            (now, shim::dh_split_if(wanted, at, 0))
+            let stir = LLVMBuildTrunc(b, stir, self.i32, none);
+            let stir = LLVMBuildAnd(b, stir, number(6), none);
+            let next = LLVMBuildAdd(b, stir, number(2 * 5 + 1), none);
+            LLVMSetAlignment(LLVMBuildStore(b, next, word), 4);
+            inside
         }
     }
 
@@ -380,7 +416,21 @@ impl Lowering {
         match kind_of(last) {
             Some(Kind::Mark) => {
                 let (now, end, place) = self.guard(last);
-                for &mark in group {
+                let chance = |mark: LLVMValueRef| {
+                    let description = ir::constant(ir::operand(mark, 1)).unwrap_or(0);
+                    description & describe::IN_LOOP != 0
+                        && description & describe::WRITE == 0
+                        && !self.without.adaptive
+                };
+                // Splitting moves what follows: those that always run come
+                // after those that run now and then.
+                if let Some(&first) = group.iter().find(|&&mark| chance(mark)) {
+                    let due = self.sampled(now, ir::operand(first, 0), place, end);
+                    for &mark in group.iter().filter(|&&mark| chance(mark)) {
+                        self.mark(function, now, mark, place, due);
+                    }
+                }
+                for &mark in group.iter().filter(|&&mark| !chance(mark)) {
                     self.mark(function, now, mark, place, end);
                 }
             }
@@ -392,14 +442,20 @@ impl Lowering {
                 }
                 self.stand(end);
                 let mut arguments: Vec<_> = (0..4).map(|at| ir::operand(last, at)).collect();
-                arguments.push(self.number(description | place << describe::PLACE));
+                let adaptive = if self.without.adaptive {
+                    0
+                } else {
+                    describe::ADAPTIVE
+                };
+                arguments.push(self.number(description | adaptive | place << describe::PLACE));
                 self.call(function, c"__deadheat_ifr_range", &mut arguments, last);
             }
             Some(Kind::String) => {
                 let (_, end, place) = self.guard(last);
                 self.stand(end);
                 let mut arguments: Vec<_> = (0..2).map(|at| ir::operand(last, at)).collect();
-                arguments.push(self.number(place));
+                let chance = u64::from(!self.without.adaptive) << 32;
+                arguments.push(self.number(place | chance));
                 self.call(function, c"__deadheat_ifr_string", &mut arguments, last);
             }
             Some(Kind::Stop) => {
@@ -442,7 +498,7 @@ impl Lowering {
                 let written = LLVMBuildShl(b, bytes, self.number(8), none);
                 bytes = LLVMBuildOr(b, bytes, written, none);
             }
-            let mask = LLVMBuildOr(b, bytes, self.number(!0xffff), none);
+            let mask = LLVMBuildOr(b, bytes, self.number(OWNER), none);
             let chosen = LLVMBuildAnd(b, lo, self.number(SLOT_MASK), none);
             let slot = LLVMBuildAdd(b, chosen, self.number(SLOT_BASE), none);
             let slot = LLVMBuildIntToPtr(b, slot, self.pointer, none);
@@ -478,8 +534,6 @@ impl Lowering {
         let one = description & describe::ONE_GRANULE != 0;
         self.stand(end);
         let bits = |mask: u64| mask | if write { mask << 8 } else { 0 };
-        // For a weak short-scope monitor: what the slot held, and the mask.
-        let mut seen: Option<(LLVMValueRef, LLVMValueRef)> = None;
         // SAFETY: 64-bit integers in scope at the builder, which stands in the
         // guarded block; the shadow is mapped while `now` is not 0.
         let cold_end = unsafe {
@@ -487,7 +541,7 @@ impl Lowering {
             let none = c"".as_ptr();
             let fours = description & describe::ALIGNED_4 != 0 && size.is_multiple_of(4);
             let wide = size > 8 && size <= placement::WIDEST && (fours || size.is_multiple_of(8));
-            if !one && !wide {
+            if !one && !wide && size > 8 {
                 end
             } else {
                 let load = |place: LLVMValueRef| {
@@ -498,7 +552,7 @@ impl Lowering {
                     LLVMSetAlignment(held, 8);
                     LLVMBuildXor(b, held, now, none)
                 };
-                let owner = self.number(!0xffff_u64);
+                let owner = self.number(OWNER);
                 let below = |by: LLVMValueRef, up: bool| {
                     // All bytes of a granule from a place on, or up to it.
                     let all = self.number(0xff);
@@ -516,18 +570,36 @@ impl Lowering {
                     };
                     LLVMBuildOr(b, kept, owner, none)
                 };
-                let whole = self.number(!0xffff_u64 | bits(0xff));
+                let whole = self.number(OWNER | bits(0xff));
                 let missing = if one {
                     let mask = if aligned || size == 8 {
-                        self.number(!0xffff_u64 | bits((1 << size) - 1))
+                        self.number(OWNER | bits((1 << size) - 1))
                     } else {
                         let place = LLVMBuildAnd(b, address, self.number(7), none);
                         let bytes = self.number(bits((1 << size) - 1));
                         LLVMBuildOr(b, LLVMBuildShl(b, bytes, place, none), owner, none)
                     };
-                    let differs = load(address);
-                    seen = Some((differs, mask));
-                    LLVMBuildAnd(b, differs, mask, none)
+                    LLVMBuildAnd(b, load(address), mask, none)
+                } else if size <= 8 {
+                    // In one granule or two: what of the bytes is in the first,
+                    // and what in the one of the last byte, which may be the
+                    // same.
+                    let place = LLVMBuildAnd(b, address, self.number(7), none);
+                    let bytes = LLVMBuildShl(b, self.number((1 << size) - 1), place, none);
+                    let need = |bytes: LLVMValueRef| {
+                        let written = if write {
+                            LLVMBuildMul(b, bytes, self.number(0x101), none)
+                        } else {
+                            bytes
+                        };
+                        LLVMBuildOr(b, written, owner, none)
+                    };
+                    let first = LLVMBuildAnd(b, bytes, self.number(0xff), none);
+                    let second = LLVMBuildLShr(b, bytes, self.number(8), none);
+                    let last = LLVMBuildAdd(b, address, self.number(size - 1), none);
+                    let missing = LLVMBuildAnd(b, load(address), need(first), none);
+                    let part = LLVMBuildAnd(b, load(last), need(second), none);
+                    LLVMBuildOr(b, missing, part, none)
                 } else if aligned && size.is_multiple_of(8) {
                     let mut differs = load(address);
                     for granule in 1..size / 8 {
@@ -561,56 +633,15 @@ impl Lowering {
                 shim::dh_split_if(cold, end, 1)
             }
         };
-        let cold_end = match seen {
-            Some((differs, mask))
-                if !write && description & describe::SHORT_SCOPE != 0 && !self.without.adaptive =>
-            {
-                self.unless_read_before(now, differs, mask, cold_end)
-            }
-            _ => cold_end,
-        };
         self.stand(cold_end);
-        let description = self.number(description | place << describe::PLACE);
+        let adaptive = if self.without.adaptive {
+            0
+        } else {
+            describe::ADAPTIVE
+        };
+        let description = self.number(description | adaptive | place << describe::PLACE);
         let mut arguments = [address, description];
         self.call(function, c"__deadheat_ifr_start", &mut arguments, mark);
-    }
-
-    /// A block that runs unless the bytes were read under monitors before, are
-    /// not written by anybody, and the thread's lottery says no: a weak monitor
-    /// on what is read again and again is started with some probability only
-    /// (paper 004, section 8). What was never seen is always monitored.
-    fn unless_read_before(
-        &self,
-        now: LLVMValueRef,
-        differs: LLVMValueRef,
-        mask: LLVMValueRef,
-        end: LLVMValueRef,
-    ) -> LLVMValueRef {
-        self.stand(end);
-        // SAFETY: a live builder; the counter is the fifth word of the
-        // thread-local block.
-        unsafe {
-            let b = self.builder;
-            let none = c"".as_ptr();
-            let held = LLVMBuildXor(b, differs, now, none);
-            let bytes = LLVMBuildAnd(b, mask, self.number(0xff), none);
-            let written = LLVMBuildShl(b, bytes, self.number(8), none);
-            let clash = LLVMBuildAnd(b, held, written, none);
-            let clashes =
-                LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntNE, clash, self.number(0), none);
-            let fresh = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntEQ, held, self.number(0), none);
-            let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
-            let mut place = self.number(LOTTERY);
-            let counter = LLVMBuildGEP2(b, self.i64, state, &mut place, 1, none);
-            let left = LLVMBuildLoad2(b, self.i64, counter, none);
-            LLVMSetAlignment(left, 8);
-            let left = LLVMBuildSub(b, left, self.number(1), none);
-            LLVMSetAlignment(LLVMBuildStore(b, left, counter), 8);
-            let drawn = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntSLE, left, self.number(0), none);
-            let either = LLVMBuildOr(b, clashes, fresh, none);
-            let call = LLVMBuildOr(b, either, drawn, none);
-            shim::dh_split_if(call, end, 0)
-        }
     }
 
     /// Code that nobody compiled with monitors may call this function and

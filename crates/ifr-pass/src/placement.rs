@@ -40,6 +40,10 @@ pub mod describe {
     pub const ALIGNED_4: u64 = 1 << 21;
     /// A walk that is often only a few bytes long.
     pub const OFTEN_SHORT: u64 = 1 << 20;
+    /// May be left to chance where nothing speaks for a race (section 8).
+    pub const ADAPTIVE: u64 = 1 << 22;
+    /// The address is new in every turn of a loop.
+    pub const IN_LOOP: u64 = 1 << 23;
     /// From this bit on: the site's place in the table of shares.
     pub const PLACE: u32 = 32;
 }
@@ -56,6 +60,7 @@ struct Start {
     location: usize,
     write: bool,
     short: bool,
+    in_loop: bool,
 }
 
 /// Inserts placeholders into `function`.
@@ -74,8 +79,9 @@ pub fn place(function: LLVMValueRef, session: Session) {
             // SAFETY: live values of the session's function.
             unsafe { shim::dh_varies_in_loop(session.0, value, ir::parent(start.at)) != 0 }
         };
-        start.short |=
+        start.in_loop =
             varies(location.base) || (!location.index.is_null() && varies(location.index));
+        start.short |= start.in_loop;
     }
     let emit = Emit::new(function);
     for group in join(&starts, &regions) {
@@ -104,6 +110,7 @@ struct Joined {
     alignment: u64,
     write: bool,
     short: bool,
+    in_loop: bool,
     /// The access whose line the report names.
     from: LLVMValueRef,
 }
@@ -124,6 +131,7 @@ fn join(starts: &[Start], regions: &Regions) -> Vec<Joined> {
                 alignment: seen.alignment,
                 write: start.write,
                 short: start.short,
+                in_loop: start.in_loop,
                 from: match seen.write {
                     Some(write) if start.write => write,
                     _ => seen.any,
@@ -162,6 +170,7 @@ fn join(starts: &[Start], regions: &Regions) -> Vec<Joined> {
             {
                 last.location.size = size;
                 last.short &= next.short;
+                last.in_loop &= next.in_loop;
                 continue;
             }
         }
@@ -188,6 +197,7 @@ fn at_each_access(regions: &Regions) -> Vec<Start> {
                         location,
                         write: access.write,
                         short: true,
+                        in_loop: false,
                     });
                 }
             }
@@ -388,6 +398,7 @@ fn choose(regions: &Regions) -> Option<Vec<Start>> {
                     location,
                     write,
                     short,
+                    in_loop: false,
                 });
             },
         );
@@ -513,8 +524,10 @@ impl Emit {
         if start.short {
             description |= describe::SHORT_SCOPE;
         }
-        if location.size.is_power_of_two() && location.size <= 8 && start.alignment >= location.size
-        {
+        if start.in_loop {
+            description |= describe::IN_LOOP;
+        }
+        if location.size <= 8 && start.alignment >= location.size.next_power_of_two() {
             description |= describe::ONE_GRANULE;
         }
         if start.alignment >= 8 {

@@ -63,7 +63,15 @@ unsafe extern "C" {
         max_exits: c_uint,
     ) -> c_int;
     pub fn dh_split_if(condition: LLVMValueRef, at: LLVMValueRef, unlikely: c_int) -> LLVMValueRef;
-    pub fn dh_go_on_if(condition: LLVMValueRef, end: LLVMValueRef, past: LLVMBasicBlockRef);
+    pub fn dh_guard(
+        at: LLVMValueRef,
+        tls: LLVMValueRef,
+        place: u64,
+        key: c_uint,
+        shares: c_uint,
+        capped: c_uint,
+        now: *mut LLVMValueRef,
+    ) -> LLVMValueRef;
     pub fn dh_first_insertion(block: LLVMBasicBlockRef) -> LLVMValueRef;
     pub fn dh_set_location(instruction: LLVMValueRef, from: LLVMValueRef, function: LLVMValueRef);
     pub fn dh_forget_memory_facts(function: LLVMValueRef);

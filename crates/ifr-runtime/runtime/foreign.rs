@@ -11,6 +11,7 @@
 //! Libraries that are known to synchronise only by interposed functions or only
 //! inside themselves are trusted; the report names them.
 
+use crate::decode::has_locked_instruction;
 use crate::sys;
 use crate::text::{self, Text};
 use core::ffi::{c_char, c_int, c_void};
@@ -47,6 +48,7 @@ struct Info {
 
 const LOAD: u32 = 1;
 const EXECUTABLE: u32 = 1;
+const UNWIND: u32 = 0x6474_e550;
 
 /// By the start of the file name.
 const TRUSTED: &[&[u8]] = &[
@@ -79,29 +81,45 @@ fn base_name(path: &[u8]) -> &[u8] {
     path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)
 }
 
-/// Whether code holds a `lock` prefix before an instruction that takes one.
-/// Bytes are looked at without decoding: what is found by accident costs
-/// monitors, what is there is never missed.
-fn has_locked_instruction(code: &[u8]) -> bool {
-    code.windows(4).any(|window| {
-        let [lock, a, b, c] = [window[0], window[1], window[2], window[3]];
-        if lock != 0xf0 {
-            return false;
+/// The starts of functions, in order, as the header of the unwind tables lists
+/// them: pairs of distances from that header.
+#[derive(Clone, Copy)]
+struct Starts<'a> {
+    header: usize,
+    pairs: &'a [[i32; 2]],
+}
+
+impl<'a> Starts<'a> {
+    /// Of the header at `header`; nothing if it is in an unusual form.
+    ///
+    /// # Safety
+    /// `size` bytes must be there as long as this lives.
+    unsafe fn read(header: usize, size: usize) -> Option<Self> {
+        // Version 1, a pointer of four bytes, a count of four, a table of
+        // distances from here.
+        const USUAL: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
+        if size < 12 || header % 4 != 0 {
+            return None;
         }
-        // An operand-size or REX prefix may stand between.
-        let (first, second) = if a == 0x66 || a & 0xf0 == 0x40 {
-            (b, c)
-        } else {
-            (a, b)
-        };
-        matches!(first, 0x00..=0x01 | 0x08..=0x09 | 0x20..=0x21 | 0x28..=0x29 | 0x30..=0x31
-            | 0x80 | 0x81 | 0x83 | 0xf6 | 0xf7 | 0xfe | 0xff)
-            || (first == 0x0f
-                && matches!(
-                    second,
-                    0xb0 | 0xb1 | 0xc0 | 0xc1 | 0xc7 | 0xab | 0xb3 | 0xba | 0xbb
-                ))
-    })
+        // SAFETY: the caller's promise; aligned, and any bits are numbers.
+        unsafe {
+            if *(header as *const [u8; 4]) != USUAL {
+                return None;
+            }
+            let count = *((header + 8) as *const u32) as usize;
+            (count <= (size - 12) / 8).then(|| Starts {
+                header,
+                pairs: core::slice::from_raw_parts((header + 12) as *const [i32; 2], count),
+            })
+        }
+    }
+
+    /// The last that is not above `address`.
+    fn of(&self, address: usize) -> Option<usize> {
+        let start = |pair: &[i32; 2]| self.header.wrapping_add_signed(pair[0] as isize);
+        let above = self.pairs.partition_point(|pair| start(pair) <= address);
+        self.pairs.get(above.checked_sub(1)?).map(start)
+    }
 }
 
 unsafe extern "C" fn look(info: *const Info, _: usize, _: *mut c_void) -> c_int {
@@ -122,15 +140,25 @@ unsafe extern "C" fn look(info: *const Info, _: usize, _: *mut c_void) -> c_int 
         let name = base_name(path);
         let trusted = TRUSTED.iter().any(|known| name.starts_with(known));
         let headers = core::slice::from_raw_parts(info.headers, info.count as usize);
+        let starts = headers
+            .iter()
+            .find(|header| header.kind == UNWIND)
+            .and_then(|header| {
+                Starts::read(
+                    info.base + header.address as usize,
+                    header.memory_size as usize,
+                )
+            });
         let mut locked = false;
         let monitored = is_monitored(info);
         for header in headers {
             if header.kind == LOAD && header.flags & EXECUTABLE != 0 && !trusted {
-                let code = core::slice::from_raw_parts(
-                    (info.base + header.address as usize) as *const u8,
-                    header.memory_size as usize,
-                );
-                locked |= has_locked_instruction(code);
+                let start = info.base + header.address as usize;
+                let code =
+                    core::slice::from_raw_parts(start as *const u8, header.memory_size as usize);
+                locked |= has_locked_instruction(code, |at| {
+                    starts?.of(start + at)?.checked_sub(start)
+                });
             }
         }
         let foreign = locked && !monitored;

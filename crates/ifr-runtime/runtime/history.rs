@@ -333,6 +333,17 @@ impl History {
     fn room(&self, set: usize, tag: usize, bytes: u64, rest: u64, site: usize) -> Room<'_> {
         let mut room = Room::None;
         let write = tag & 1 != 0;
+        // Each granule of a block has a place of its own: mostly nothing of this
+        // epoch stands there.
+        let own = (tag >> 3) % WAYS;
+        if let Some(entry) = self.ways(set).get(own) {
+            let known = entry.tag.load(Ordering::Relaxed);
+            if known == 0 || (known ^ tag) & EPOCH_BITS != 0 {
+                // What else is known of the granule stays where it is, and is
+                // found first or last by who looks for it: both are true.
+                return Room::Here(entry);
+            }
+        }
         for entry in self.ways(set) {
             let known = entry.tag.load(Ordering::Relaxed);
             // The same granule in this epoch, whether read or written.

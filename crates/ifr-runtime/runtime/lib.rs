@@ -23,6 +23,7 @@
 #![no_std]
 #![allow(internal_features)]
 
+mod decode;
 mod entry;
 mod exit;
 mod foreign;

@@ -8,7 +8,7 @@
 //! the other thread's epoch is loaded.
 
 use crate::history::{Held, Noted, Side};
-use crate::shadow::{self, ACCESSED, WRITTEN};
+use crate::shadow::{self, ACCESSED, SHARED, WRITTEN};
 use crate::threads::{self, Local, SITES, Thread, WALKS, WORDS, Walk};
 use crate::{options, races, sys};
 use core::sync::atomic::{AtomicU8, Ordering, fence};
@@ -16,13 +16,14 @@ use core::sync::atomic::{AtomicU8, Ordering, fence};
 const MANY: u8 = 255;
 /// Bits of a description, as the pass writes them; the low 16 are the size.
 pub const WRITE: u64 = 1 << 16;
-const SHORT_SCOPE: u64 = 1 << 19;
+/// May be left to chance.
+const ADAPTIVE: u64 = 1 << 22;
 /// From this bit on: the site's place in the share table.
 const PLACE: u32 = 32;
 
 /// Under `cap=N` a site starts at most N times so many monitors between two
 /// ticks, however often its thread releases.
-const RELEASES_PER_TICK: u32 = 10;
+const RELEASES_PER_TICK: u32 = 100;
 /// After so many monitors of a thread all its sites have their share again.
 const REFILL_COUNT: u64 = 1 << 14;
 
@@ -41,11 +42,11 @@ pub struct Asker {
 fn active(held: u64) -> bool {
     WORDS
         .get((held >> 56) as usize)
-        .is_some_and(|published| published.word.load(Ordering::Acquire) == held | 0xffff)
+        .is_some_and(|published| published.word.load(Ordering::Acquire) == held | threads::LOW)
 }
 
 fn epoch_of(word: u64) -> u64 {
-    word >> 16 & 0xff_ffff_ffff
+    (word & !(0xff << 56)) >> threads::EPOCH
 }
 
 /// A monitor that is asked for and stands against an active one.
@@ -111,6 +112,16 @@ fn use_page(user: &AtomicU8, me: u8) {
     }
 }
 
+/// Whether the granule that had this word is no longer one thread's alone.
+#[inline]
+fn shared_by(held: u64, me: u8) -> u64 {
+    if held != 0 && (held >> 56) as u8 != me {
+        SHARED
+    } else {
+        held & SHARED
+    }
+}
+
 /// One granule; `bytes` is the mask of those accessed. Its site is noted unless
 /// a walk was noted for it.
 #[inline]
@@ -132,11 +143,12 @@ unsafe fn granule<const NOTE: bool>(
         // SAFETY: as above.
         let line = unsafe { shadow::line(address) }.load(Ordering::Relaxed);
         let enough = if write { WRITTEN } else { ACCESSED };
-        if (line ^ now) >> 16 == 0 {
+        if (line ^ now) >> threads::EPOCH == 0 {
             if line & enough != 0 {
                 // Covered by a walk of this thread; the slot spares the next
                 // call.
-                slot.store(now & !0xffff | need, Ordering::Relaxed);
+                let shared = shared_by(slot.load(Ordering::Relaxed), me);
+                slot.store(now & !threads::LOW | shared | need, Ordering::Relaxed);
                 use_page(slot_user, me);
                 return;
             }
@@ -158,7 +170,7 @@ unsafe fn granule<const NOTE: bool>(
         }
     }
     let held = slot.load(Ordering::Relaxed);
-    if (held ^ now) >> 16 == 0 {
+    if (held ^ now) >> threads::EPOCH == 0 {
         if held & need == need {
             return;
         }
@@ -191,12 +203,25 @@ unsafe fn granule<const NOTE: bool>(
                 .load(Ordering::Relaxed)
                 .is_multiple_of(PUBLISHED)
         {
+            // That it is not its owner's alone is said at once, unless the
+            // owner has changed it meanwhile: an old word must not come back.
+            if held & SHARED == 0 {
+                let _ = slot.compare_exchange(
+                    held,
+                    held | SHARED,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                );
+            }
             return;
         }
         if NOTE {
             note(thread, now, address, bytes, size, write, asker);
         }
-        slot.store(now & !0xffff | need, Ordering::Relaxed);
+        slot.store(
+            now & !threads::LOW | shared_by(held, me) | need,
+            Ordering::Relaxed,
+        );
     }
     use_page(slot_user, me);
 }
@@ -294,10 +319,47 @@ fn count(thread: &Thread, local: &Local) {
     }
 }
 
+/// The next prize is 8 to 23 draws away; the address stirs the choice, so that no
+/// site of a loop is left out for ever.
+#[inline]
+fn refill_lottery(local: &Local, address: usize, asker: Asker) {
+    if local.lottery.load(Ordering::Relaxed) as i64 <= 0 {
+        let stir = (address >> 3) ^ (asker.site >> 2);
+        local
+            .lottery
+            .store(8 + (stir as u64 & 15), Ordering::Relaxed);
+    }
+}
+
+/// Whether a monitor is left to chance and not drawn: what only this thread has
+/// ever used, or what others only read, is monitored again with some probability only (paper 004, section 8), written
+/// bytes more often than those that are read. The same as at the entry of
+/// `__deadheat_ifr_start`.
+///
+/// # Safety
+/// The tables must be reserved.
+#[inline]
+unsafe fn not_drawn(local: &Local, now: u64, address: usize, write: bool, asker: Asker) -> bool {
+    // SAFETY: the caller's promise.
+    let held = unsafe { shadow::slot(address) }.load(Ordering::Relaxed);
+    let mine = (held ^ now) >> 56 == 0;
+    let alone = mine && held & SHARED == 0;
+    if held == 0 || (!alone && (write || held & 0xff00 != 0)) {
+        return false;
+    }
+    let left = local.lottery.load(Ordering::Relaxed) as i64 - if write { 3 } else { 1 };
+    local.lottery.store(left as u64, Ordering::Relaxed);
+    if left > 0 {
+        return true;
+    }
+    refill_lottery(local, address, asker);
+    false
+}
+
 /// A monitor on `size` bytes; the slow side of the inline check.
 pub fn start(address: usize, description: u64, asker: Asker) {
     let local = threads::local();
-    let now = local.now.load(Ordering::Relaxed);
+    let now = local.now();
     let Some(thread) = threads::current() else {
         return;
     };
@@ -305,13 +367,8 @@ pub fn start(address: usize, description: u64, asker: Asker) {
         return;
     }
     let spent = Spent::begin();
-    if description & SHORT_SCOPE != 0 {
-        // The next prize is 4 to 11 draws away; the address stirs the choice,
-        // so that no site of a loop is left out for ever.
-        let stir = (address >> 3) ^ (asker.site >> 2);
-        local
-            .lottery
-            .store(4 + (stir as u64 & 7), Ordering::Relaxed);
+    if description & ADAPTIVE != 0 {
+        refill_lottery(local, address, asker);
     }
     if within_cap(thread, local, (description >> PLACE) as usize) {
         let size = (description & 0xffff) as usize;
@@ -319,8 +376,9 @@ pub fn start(address: usize, description: u64, asker: Asker) {
         count(thread, local);
         // SAFETY: `now` is not 0, so the tables are reserved.
         unsafe {
-            if address & 7 == 0 && size == 8 {
-                granule::<true>(thread, now, address, 0xff, write, 8, asker);
+            if (address & 7) + size <= 8 {
+                let bytes = ((1u64 << size) - 1) << (address & 7);
+                granule::<true>(thread, now, address, bytes, write, size as u32, asker);
             } else {
                 granules::<true>(
                     thread,
@@ -413,7 +471,7 @@ unsafe fn lines(thread: &Thread, now: u64, lo: usize, hi: usize, write: bool, as
             // SAFETY: the tables are reserved.
             let line = unsafe { shadow::line(at) };
             let held = line.load(Ordering::Relaxed);
-            if (held ^ now) >> 16 == 0 {
+            if (held ^ now) >> threads::EPOCH == 0 {
                 if held & flags != flags {
                     line.store(held | flags, Ordering::Relaxed);
                 }
@@ -436,7 +494,7 @@ unsafe fn lines(thread: &Thread, now: u64, lo: usize, hi: usize, write: bool, as
                     };
                     report(thread, asker, clash);
                 }
-                line.store(now & !0xffff | flags, Ordering::Relaxed);
+                line.store(now & !threads::LOW | flags, Ordering::Relaxed);
             }
             at += 64;
         }
@@ -535,7 +593,7 @@ unsafe fn short_rows(thread: &mut Thread, now: u64, rows: Rows, write: bool, ask
 /// `rows` rows of `length` bytes, `stride` apart (0 rows: just one).
 pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: u64, asker: Asker) {
     let local = threads::local();
-    let now = local.now.load(Ordering::Relaxed);
+    let now = local.now();
     let Some(thread) = threads::current() else {
         return;
     };
@@ -544,8 +602,13 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
         return;
     }
     let spent = Spent::begin();
-    if within_cap(thread, local, (description >> PLACE) as usize) {
-        let write = description & WRITE != 0;
+    let write = description & WRITE != 0;
+    // SAFETY: `now` is not 0, so the tables are reserved.
+    let passed_by = description & ADAPTIVE != 0
+        && rows <= 1
+        && length < SHORT_ROW
+        && unsafe { not_drawn(local, now, lo, write, asker) };
+    if !passed_by && within_cap(thread, local, (description >> PLACE) as usize) {
         count(thread, local);
         let rows = Rows {
             lo,
@@ -569,7 +632,7 @@ unsafe fn all_active(now: u64, lo: usize, hi: usize, write: bool) -> bool {
         let need = bytes | if write { bytes << 8 } else { 0 };
         // SAFETY: the caller's promise.
         let held = unsafe { shadow::slot(at) }.load(Ordering::Relaxed);
-        if (held ^ now) & (!0xffff | need) != 0 {
+        if (held ^ now) & (!threads::LOW | need) != 0 {
             return false;
         }
         at = end;
@@ -648,16 +711,19 @@ unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: As
     }
 }
 
-/// A string is read, and perhaps copied.
+/// A string is read, and perhaps copied. Above the 32 bits of `place`: whether it
+/// may be left to chance.
 ///
 /// # Safety
 /// `source` must be the string that the program is about to read.
 pub unsafe fn string(source: usize, target: usize, place: u64, asker: Asker) {
     // SAFETY: the caller's promise.
     let length = unsafe { crate::text::length(source as *const u8) } + 1;
-    range(source, length, 0, 0, place << PLACE, asker);
+    let chance = if place >> 32 != 0 { ADAPTIVE } else { 0 };
+    let description = place << PLACE | chance;
+    range(source, length, 0, 0, description, asker);
     if target != 0 {
-        range(target, length, 0, 0, place << PLACE | WRITE, asker);
+        range(target, length, 0, 0, description | WRITE, asker);
     }
 }
 
@@ -677,7 +743,7 @@ pub fn free(address: usize, size: usize, asker: Asker) {
         return;
     }
     let local = threads::local();
-    let now = local.now.load(Ordering::Relaxed);
+    let now = local.now();
     let Some(thread) = threads::current() else {
         return;
     };

@@ -2,9 +2,10 @@
 //!
 //! Three tables over the low 46 bits of an address. No program address maps to
 //! another's slot: what would alias is occupied by the tables themselves.
-//! * slots, 8 bytes per 8-byte granule: `thread:8 | epoch:40 | written:8 |
-//!   accessed:8`, the masks one bit per byte;
-//! * lines, 8 bytes per 64-byte line, for ranges: `thread:8 | epoch:40 |
+//! * slots, 8 bytes per 8-byte granule: `thread:8 | epoch:39 | SHARED |
+//!   written:8 | accessed:8`, the masks one bit per byte; `SHARED` stays once
+//!   two threads have used the granule;
+//! * lines, 8 bytes per 64-byte line, for ranges: `thread:8 | epoch:39 |
 //!   0 | WRITTEN, ACCESSED`;
 //! * pages, 2 bytes per page: who ever put a slot there and who a line (0
 //!   nobody, a thread, 255 several). Sticky; they only save looking.
@@ -23,6 +24,8 @@ pub const PAGES: usize = 0x07e0_0000_0000;
 
 pub const ACCESSED: u64 = 1;
 pub const WRITTEN: u64 = 2;
+/// Of a slot.
+pub const SHARED: u64 = 1 << 16;
 
 /// Reserves the tables; false if the address space is taken or limited.
 pub fn reserve() -> bool {

@@ -1,7 +1,7 @@
 //! Threads and their epochs.
 //!
 //! Each monitored thread has a number (1 to 254) and publishes one word, alone
-//! in its cache line: `thread:8 | epoch:40 | ones:16`. Adding `1 << 16` to it
+//! in its cache line: `thread:8 | epoch:39 | ones:17`. Adding `1 << 17` to it
 //! stops all its monitors. A number that is used again continues its epoch, so
 //! a dead thread's slots never look alive.
 //!
@@ -17,7 +17,10 @@ use crate::{history, options, shadow, sys};
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 pub const MOST: usize = 255;
-pub const ONE_EPOCH: u64 = 1 << 16;
+/// Where the epoch begins in a word, and what is below it.
+pub const EPOCH: u32 = 17;
+pub const LOW: u64 = (1 << EPOCH) - 1;
+const ONE_EPOCH: u64 = 1 << EPOCH;
 
 #[repr(C, align(128))]
 pub struct Published {
@@ -44,6 +47,34 @@ pub struct Local {
     /// One word per site: the inline code passes a site by while its word is
     /// not below the key. Null without `cap`.
     pub shares: AtomicPtr<AtomicU64>,
+    /// Under `cap` what `now` is otherwise, which stays 0: the inline code asks
+    /// for the shares only where it finds a 0.
+    pub capped: AtomicU64,
+    /// One word per site: see `sampled` of the pass.
+    pub counts: AtomicPtr<AtomicU32>,
+}
+
+impl Local {
+    /// The thread's word, or 0 while it shall not start monitors.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        let now = self.now.load(Ordering::Relaxed);
+        if now == 0 {
+            self.capped.load(Ordering::Relaxed)
+        } else {
+            now
+        }
+    }
+
+    fn set(&self, word: u64) {
+        let (now, capped) = if options::CAP.load(Ordering::Relaxed) == 0 {
+            (word, 0)
+        } else {
+            (0, word)
+        };
+        self.now.store(now, Ordering::Relaxed);
+        self.capped.store(capped, Ordering::Relaxed);
+    }
 }
 
 /// How a walk is remembered so that repeating it costs nothing.
@@ -90,6 +121,7 @@ pub struct Thread {
     pub last_key: u64,
     pub accounts: [Account; SITES],
     pub shares: [AtomicU64; SITES],
+    pub counts: [AtomicU32; SITES],
     /// Processor cycles in the run-time, under `budget`.
     pub spent: AtomicU64,
     /// Return addresses of the call that created it, innermost first.
@@ -193,6 +225,8 @@ pub fn release() {
     local.key.store(key.wrapping_add(2), Ordering::Relaxed);
     if local.now.load(Ordering::Relaxed) != 0 {
         local.now.store(next, Ordering::Relaxed);
+    } else if local.capped.load(Ordering::Relaxed) != 0 {
+        local.capped.store(next, Ordering::Relaxed);
     }
 }
 
@@ -234,9 +268,9 @@ pub fn enter(stack_top: usize, created_at: &[usize; 8]) {
     }
     REGISTRY.threads[number].store(record, Ordering::Release);
     let word = &WORDS[number].word;
-    let epoch = word.load(Ordering::Relaxed) >> 16 & 0xff_ffff_ffff;
+    let epoch = (word.load(Ordering::Relaxed) & !(0xff << 56)) >> EPOCH;
     word.store(
-        (number as u64) << 56 | (epoch + 1) << 16 | 0xffff,
+        (number as u64) << 56 | (epoch + 1) << EPOCH | LOW,
         Ordering::Release,
     );
     local
@@ -244,12 +278,14 @@ pub fn enter(stack_top: usize, created_at: &[usize; 8]) {
         .store(core::ptr::from_ref(word).cast_mut(), Ordering::Relaxed);
     local.thread.store(record, Ordering::Relaxed);
     // SAFETY: this thread's own record.
-    let (key, shares) = unsafe {
+    let (key, shares, counts) = unsafe {
         (
             (*record).last_key.wrapping_add(2),
             (&raw mut (*record).shares).cast::<AtomicU64>(),
+            (&raw mut (*record).counts).cast::<AtomicU32>(),
         )
     };
+    local.counts.store(counts, Ordering::Relaxed);
     local.key.store(key, Ordering::Relaxed);
     let capped = options::CAP.load(Ordering::Relaxed) != 0;
     local.shares.store(
@@ -261,9 +297,7 @@ pub fn enter(stack_top: usize, created_at: &[usize; 8]) {
         Ordering::Relaxed,
     );
     if LIVE.load(Ordering::Relaxed) > 1 && WINDOW.load(Ordering::Relaxed) {
-        local
-            .now
-            .store(word.load(Ordering::Relaxed), Ordering::Relaxed);
+        local.set(word.load(Ordering::Relaxed));
     }
     drop(held);
 }
@@ -300,7 +334,7 @@ pub fn one_less() {
 pub fn leave() {
     let local = local();
     release();
-    local.now.store(0, Ordering::Relaxed);
+    local.set(0);
     let record = local.thread.swap(core::ptr::null_mut(), Ordering::Relaxed);
     local.word.store(core::ptr::null_mut(), Ordering::Relaxed);
     // SAFETY: null or this thread's own record.
@@ -335,16 +369,13 @@ fn each(mut work: impl FnMut(usize, &Local)) {
 fn wake_all() {
     if WINDOW.load(Ordering::Relaxed) {
         each(|number, local| {
-            local.now.store(
-                WORDS[number].word.load(Ordering::Relaxed),
-                Ordering::Relaxed,
-            );
+            local.set(WORDS[number].word.load(Ordering::Relaxed));
         });
     }
 }
 
 fn quiet_all() {
-    each(|_, local| local.now.store(0, Ordering::Relaxed));
+    each(|_, local| local.set(0));
 }
 
 /// Opens or closes the sampling window.
@@ -384,7 +415,7 @@ pub fn after_fork() {
     LIVE.store(1, Ordering::Relaxed);
     WINDOW.store(true, Ordering::Relaxed);
     release();
-    local().now.store(0, Ordering::Relaxed);
+    local().set(0);
 }
 
 /// Cycles that all threads spent in the run-time so far, and how many threads

@@ -6,6 +6,12 @@
 
 pub mod log;
 
+#[cfg(test)]
+#[path = "../runtime/decode.rs"]
+mod decode;
+#[cfg(test)]
+mod decoding;
+
 /// The object file that instrumented executables link.
 pub static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/deadheat_ifr.o"));
 

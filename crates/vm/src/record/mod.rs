@@ -74,6 +74,15 @@ pub enum RecordError {
 }
 
 impl RecordError {
+    /// Nothing that could be asked for differently: there is no room.
+    pub fn is_full_disk(&self) -> bool {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        let RecordError::Write { error, .. } = self else {
+            return false;
+        };
+        matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+    }
+
     pub fn write(path: &Path, error: io::Error) -> Self {
         RecordError::Write {
             path: path.to_path_buf(),
