@@ -1,4 +1,5 @@
-//! One measured session: `bench-sample [OPTIONS] -- PROGRAM ARGUMENTS`.
+//! One measured session: `bench-sample [OPTIONS] -- PROGRAM ARGUMENTS`, or
+//! `bench-sample [OPTIONS] --pid PID`.
 //!
 //! Prints one line of numbers, `key=value`, that `bench/sample/run` makes
 //! tables of: wall and CPU time of the program, samples, and what the sampler
@@ -6,7 +7,7 @@
 
 use collide::{Goal, Options, Target};
 use std::process::{Command, ExitCode};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 fn children_cpu() -> f64 {
@@ -43,26 +44,37 @@ fn native(command: &[String]) -> ExitCode {
 fn main() -> ExitCode {
     let mut options = Options::default();
     let mut arguments = std::env::args().skip(1);
-    let mut run_native = false;
+    let (mut run_native, mut until_race, mut attaches) = (false, false, false);
     let number = |arguments: &mut dyn Iterator<Item = String>| -> Option<f64> {
         arguments.next()?.parse().ok()
     };
     loop {
         let Some(argument) = arguments.next() else {
+            if attaches {
+                break;
+            }
             eprintln!(
-                "usage: bench-sample [--native] [--rate N] [--overhead PERCENT] [--delay US] [--unprivileged] [--duration S] -- PROGRAM …"
+                "usage: bench-sample [--native] [--until-race] [--rate N] [--overhead PERCENT] [--delay US] [--unprivileged] [--duration S] (-- PROGRAM … | --pid PID)"
             );
             return ExitCode::from(2);
         };
+        attaches |= argument == "--pid";
         let known = match argument.as_str() {
             "--" => break,
             "--native" => {
                 run_native = true;
                 Some(())
             }
+            "--until-race" => {
+                until_race = true;
+                Some(())
+            }
             "--unprivileged" => {
                 options.per_thread = true;
                 Some(())
+            }
+            "--pid" => {
+                number(&mut arguments).map(|n| options.target = Target::Attach(vec![n as i32]))
             }
             "--rate" => number(&mut arguments).map(|n| options.goal = Goal::Rate(n)),
             "--overhead" => {
@@ -82,16 +94,26 @@ fn main() -> ExitCode {
         }
     }
     let command: Vec<String> = arguments.collect();
-    if command.is_empty() {
+    if command.is_empty() && !attaches {
         eprintln!("bench-sample: no program");
         return ExitCode::from(2);
     }
     if run_native {
         return native(&command);
     }
-    options.target = Target::Launch(command);
+    if !attaches {
+        options.target = Target::Launch(command);
+    }
     let begun = Instant::now();
-    match collide::run(&options, &AtomicBool::new(false), |_| {}) {
+    let stop = AtomicBool::new(false);
+    let mut first = None;
+    let watch = |status: &collide::Status| {
+        if status.races > 0 {
+            first.get_or_insert(status.elapsed.as_secs_f64());
+            stop.store(until_race, Ordering::Relaxed);
+        }
+    };
+    match collide::run(&options, &stop, watch) {
         Ok(finished) => {
             let totals = finished.totals;
             let wall = begun.elapsed().as_secs_f64();
@@ -99,7 +121,7 @@ fn main() -> ExitCode {
             let program = (children_cpu() - totals.holder_cpu).max(0.0);
             let each = |seconds: f64| seconds * 1e6 / totals.fired.max(1) as f64;
             println!(
-                "wall={wall:.4} cpu={program:.4} samples={} fired={} rate={:.1} races={} catches={} holder={:.4} front={:.4} stopped={:.4} us_stopped={:.1} us_holder={:.1} status={}",
+                "wall={wall:.4} cpu={program:.4} samples={} fired={} rate={:.1} races={} catches={} holder={:.4} front={:.4} stopped={:.4} us_stopped={:.1} us_holder={:.1} status={} {}",
                 totals.samples,
                 totals.fired,
                 totals.samples as f64 / totals.seconds.max(1e-9),
@@ -111,6 +133,7 @@ fn main() -> ExitCode {
                 each(totals.stopped),
                 each(totals.holder_cpu),
                 finished.report.exit.program.unwrap_or(-1),
+                first.map_or(String::new(), |first| format!("first={first:.2}")),
             );
             ExitCode::SUCCESS
         }

@@ -166,7 +166,9 @@ impl Findings {
         // An unseen writer of a location that is accessed atomically is no
         // proof of anything.
         let other_synchronises = opponent.as_ref().is_none_or(|side| side.synchronises);
-        if held.synchronises && other_synchronises {
+        let housekeeping =
+            held.housekeeping || opponent.as_ref().is_some_and(|side| side.housekeeping);
+        if housekeeping || (held.synchronises && other_synchronises) {
             return Known {
                 finding: None,
                 usages,

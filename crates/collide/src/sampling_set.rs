@@ -12,7 +12,9 @@
 //! Left out: accesses to the own stack and thread-local ones, locked
 //! instructions and `xchg`, reads of constants, the PLT, and routines that
 //! synchronise or are internal to the C library, the loader and allocators
-//! (`scope`).
+//! (`scope`). Of Go also the check of the stack's end that functions begin with,
+//! and whatever else they read of their goroutine's descriptor: the scheduler
+//! writes there to have them give way.
 
 use crate::instruction::{Analyser, LONGEST, decode};
 use crate::scope::Scope;
@@ -71,6 +73,7 @@ pub fn build(module: &Module, scope: &Scope, string_functions: &HashSet<u64>) ->
             .section_at(address)
             .is_some_and(|section| !section.writable)
     };
+    let is_go = is_go(module);
     let mut analyser = Analyser::default();
     let mut sites = Vec::new();
     for (function, mut body) in swept {
@@ -82,6 +85,10 @@ pub fn build(module: &Module, scope: &Scope, string_functions: &HashSet<u64>) ->
         if body.doubtful || data.range(body.range.clone()).next().is_some() {
             body = Body::follow(&code, body.range.clone(), &data);
         }
+        if is_go {
+            body.instructions
+                .retain(|instruction| !is_of_goroutine(instruction));
+        }
         body.sites(&code, &mut analyser, constant, &mut sites);
     }
     sites.sort_by_key(|site| site.address);
@@ -90,6 +97,24 @@ pub fn build(module: &Module, scope: &Scope, string_functions: &HashSet<u64>) ->
         sites,
         nothing: None,
     }
+}
+
+/// The module has Go's table of functions.
+pub fn is_go(module: &Module) -> bool {
+    module
+        .sections()
+        .iter()
+        .any(|section| section.name == ".gopclntab")
+}
+
+/// An access to the descriptor of the running goroutine: through r14, which
+/// holds it in compiled code, or the comparison of the stack pointer that
+/// functions in assembler begin with.
+fn is_of_goroutine(instruction: &Instruction) -> bool {
+    instruction.memory_base() == Register::R14
+        || (instruction.mnemonic() == Mnemonic::Cmp
+            && instruction.op0_register() == Register::RSP
+            && instruction.op1_kind() == OpKind::Memory)
 }
 
 /// The function's extent as far as tables tell it.

@@ -24,6 +24,10 @@ pub struct Side {
     /// A recognised synchronisation access: locked, an atomic operation by
     /// debug info, inside a routine that synchronises.
     pub synchronises: bool,
+    /// Go's run-time about its own business: collecting garbage, scheduling,
+    /// moving stacks. What it does to the program's memory it orders by means
+    /// of its own.
+    pub housekeeping: bool,
 }
 
 /// Everything needed to put names to a catch in one address space.
@@ -54,6 +58,7 @@ impl Witness<'_> {
             usage: self.usage(rip),
             access,
             synchronises,
+            housekeeping: self.is_housekeeping(rip),
         }
     }
 
@@ -102,6 +107,7 @@ impl Witness<'_> {
             },
             access,
             synchronises,
+            housekeeping: self.is_housekeeping(accessed.address),
         }
     }
 
@@ -173,6 +179,21 @@ impl Witness<'_> {
             frames.extend(self.map.frames(frame.address, frame.is_return_address));
         }
         frames
+    }
+
+    fn is_housekeeping(&self, address: u64) -> bool {
+        // These work on the program's memory as it told them to.
+        const FOR_THE_PROGRAM: [&str; 6] =
+            ["memmove", "memclr", "memequal", "map", "typed", "slicecopy"];
+        let of_program = |name: &str| FOR_THE_PROGRAM.iter().any(|part| name.starts_with(part));
+        self.map
+            .function_at(address)
+            .and_then(|symbol| symbol.name.strip_prefix("runtime.").map(str::to_string))
+            .is_some_and(|name| !of_program(&name))
+            && self
+                .map
+                .find(address)
+                .is_some_and(|(module, _)| sampling_set::is_go(module))
     }
 
     fn is_atomic(&self, address: u64) -> bool {

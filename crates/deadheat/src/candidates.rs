@@ -181,7 +181,7 @@ impl Search<'_> {
             }
             report.races = kept;
             if let Some(explore) = self.classify {
-                orders::play(&mut report, &directory, orders::INSTANCES)?;
+                orders::play(&mut report, &directory, orders::Effort::default())?;
                 exploration::classify(
                     &mut report,
                     &directory,

@@ -15,15 +15,46 @@ use vm::schedule::Random64;
 /// How many instances of a race are tried, unless all are asked for.
 pub const INSTANCES: usize = 20;
 
+/// Instructions spent on instances, all races together, unless told otherwise:
+/// a few seconds.
+pub const INSTRUCTIONS: u64 = 4_000_000_000;
+
+/// How much is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Effort {
+    /// Instances of each race, at most.
+    pub instances: usize,
+    /// Instructions of all instances together, as far as can be told before.
+    pub instructions: u64,
+}
+
+impl Default for Effort {
+    fn default() -> Self {
+        Effort {
+            instances: INSTANCES,
+            instructions: INSTRUCTIONS,
+        }
+    }
+}
+
+impl Effort {
+    /// Every instance that was listed.
+    pub fn all() -> Self {
+        Effort {
+            instances: usize::MAX,
+            instructions: u64::MAX,
+        }
+    }
+}
+
 /// How many differences a report names.
 const DIFFERENCES: usize = 8;
 
-/// Tries up to `limit` instances of every race of `report`, which were found in
-/// the recording at `directory`.
-pub fn play(report: &mut Report, directory: &Path, limit: usize) -> Result<(), Failure> {
+/// Tries instances of every race of `report`, which were found in the recording
+/// at `directory`.
+pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<(), Failure> {
     let recording = Recording::open(directory)?;
-    let mut instances = Vec::new();
-    let mut owners = Vec::new();
+    let mut chosen = Vec::new();
     for (index, race) in report.races.iter().enumerate() {
         // Tasks and goroutines that one thread ran cannot be swapped there:
         // of a race that two threads made as well, those instances count.
@@ -35,10 +66,21 @@ pub fn play(report: &mut Report, directory: &Path, limit: usize) -> Result<(), F
         if playable.is_empty() {
             playable = of_one_thread;
         }
-        for instance in spread(&playable, limit, index as u64) {
-            instances.push(instance);
-            owners.push(index);
-        }
+        chosen.push(spread(&playable, effort.instances, index as u64));
+    }
+    let budget = Budget::default();
+    if effort.instructions != u64::MAX && chosen.iter().any(|own| !own.is_empty()) {
+        let chronology = reorder::Chronology::of_recording(&recording)?;
+        chosen = affordable(chosen, effort.instructions, |instance| {
+            let apart = chronology.between(instance.first, instance.second);
+            apart.saturating_add(budget.at_race_point())
+        });
+    }
+    let mut instances = Vec::new();
+    let mut owners = Vec::new();
+    for (index, own) in chosen.into_iter().enumerate() {
+        owners.extend(own.iter().map(|_| index));
+        instances.extend(own);
     }
     if instances.is_empty() {
         return Ok(());
@@ -46,7 +88,7 @@ pub fn play(report: &mut Report, directory: &Path, limit: usize) -> Result<(), F
     let races = report::count(report.races.len() as u64, "race");
     let label = format!("playing both orders of {races}");
     let outcomes = phase::counting(&label, None, || {
-        reorder::both_orders(&recording, &instances, Budget::default())
+        reorder::both_orders(&recording, &instances, budget)
     })
     .map_err(|error| Failure {
         code: race::exit_code::FAILURE,
@@ -90,6 +132,38 @@ fn spread(all: &[Instance], limit: usize, seed: u64) -> Vec<Instance> {
         chosen.push(*last);
     }
     chosen
+}
+
+/// Of each race's instances those that `budget` pays for: the first of every
+/// race whatever it costs, then the last ones, then those between, one of each
+/// race in turn.
+fn affordable(
+    chosen: Vec<Vec<Instance>>,
+    budget: u64,
+    cost: impl Fn(&Instance) -> u64,
+) -> Vec<Vec<Instance>> {
+    let mut left = budget;
+    let mut kept: Vec<Vec<usize>> = chosen.iter().map(|_| Vec::new()).collect();
+    for round in 0..chosen.iter().map(Vec::len).max().unwrap_or(0) {
+        for (own, kept) in chosen.iter().zip(&mut kept) {
+            let index = match (round, own.len()) {
+                (_, length) if round >= length => continue,
+                (0, _) => 0,
+                (1, length) => length - 1,
+                (later, _) => later - 1,
+            };
+            let price = cost(&own[index]);
+            if price <= left || round == 0 {
+                left = left.saturating_sub(price);
+                kept.push(index);
+            }
+        }
+    }
+    let keep = |(own, mut kept): (Vec<Instance>, Vec<usize>)| {
+        kept.sort_unstable();
+        kept.into_iter().map(|index| own[index]).collect()
+    };
+    chosen.into_iter().zip(kept).map(keep).collect()
 }
 
 /// Writes what both orders of a race's instances left into the race.
@@ -320,6 +394,22 @@ mod tests {
         assert_ne!(chosen, spread(&all, 20, 4));
         assert_eq!(spread(&all[..7], 20, 0).len(), 7);
         assert_eq!(spread(&all, 1, 0), [all[0]]);
+    }
+
+    #[test]
+    fn a_budget_pays_for_the_first_of_all_then_for_the_last() {
+        let all: Vec<Instance> = (0..10).map(instance).collect();
+        let races = vec![all.clone(), all[..3].to_vec(), Vec::new()];
+        let counts = |budget| -> Vec<Vec<u64>> {
+            affordable(races.clone(), budget, |_| 100)
+                .iter()
+                .map(|own| own.iter().map(|one| one.first.count).collect())
+                .collect()
+        };
+        assert_eq!(counts(0), [vec![0], vec![0], vec![]]);
+        assert_eq!(counts(400), [vec![0, 9], vec![0, 2], vec![]]);
+        assert_eq!(counts(600), [vec![0, 1, 9], vec![0, 1, 2], vec![]]);
+        assert_eq!(counts(u64::MAX)[0].len(), 10);
     }
 
     #[test]

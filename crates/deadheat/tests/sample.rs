@@ -47,6 +47,7 @@ fn programs() -> PathBuf {
 /// What a program's source says about itself.
 struct Case {
     name: String,
+    source: PathBuf,
     expect: Vec<String>,
     arguments: Vec<String>,
     options: Vec<String>,
@@ -57,7 +58,12 @@ struct Case {
 
 impl Case {
     fn read(name: &str) -> Case {
-        let text = fs::read_to_string(programs().join(format!("{name}.c"))).unwrap();
+        let source = ["c", "go"]
+            .map(|extension| programs().join(format!("{name}.{extension}")))
+            .into_iter()
+            .find(|path| path.exists())
+            .unwrap_or_else(|| panic!("there is no program {name}"));
+        let text = fs::read_to_string(&source).unwrap();
         let directive = |word: &str| -> Vec<String> {
             text.lines()
                 .filter_map(|line| line.strip_prefix(word))
@@ -74,6 +80,7 @@ impl Case {
             .collect();
         Case {
             name: name.into(),
+            source,
             expect: directive("// EXPECT:"),
             arguments: directive("// ARGS:"),
             options: directive("// OPTIONS:"),
@@ -86,10 +93,19 @@ impl Case {
     /// apart.
     fn build(&self, copy: &str) -> PathBuf {
         let program = scratch(&format!("{}-{copy}", self.name));
-        let built = Command::new("gcc")
-            .args(["-g", "-O2", "-pthread", "-o"])
+        let mut compiler = match self.source.extension().is_some_and(|ext| ext == "go") {
+            true => Command::new("go"),
+            false => Command::new("gcc"),
+        };
+        match compiler.get_program() == "go" {
+            true => compiler
+                .env("GOCACHE", scratch("go-cache"))
+                .args(["build", "-o"]),
+            false => compiler.args(["-g", "-O2", "-pthread", "-o"]),
+        };
+        let built = compiler
             .arg(&program)
-            .arg(programs().join(format!("{}.c", self.name)))
+            .arg(&self.source)
             .args(&self.flags)
             .status()
             .unwrap();
@@ -597,6 +613,47 @@ fn memcached_answers_under_a_thousand_samples_a_second() {
     assert_healthy(&mut server);
 }
 
+/// A Go program that runs already is sampled and let go.
+fn go_attached(name: &str, copy: &str) {
+    let _turn = turn();
+    let case = Case::read(name);
+    let program = case.build(copy);
+    let mut child = Command::new(&program)
+        .arg("8")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let before = text_of(child.id());
+    let report = program.with_extension("json");
+    let output = deadheat()
+        .args(["sample", "--rate", "500", "--duration", "4", "--pid"])
+        .arg(child.id().to_string())
+        .arg(format!("--json={}", report.display()))
+        .output()
+        .unwrap();
+    assert!(!is_held(child.id()), "the target is still held");
+    let same = before == text_of(child.id());
+    let said = child.wait_with_output().unwrap();
+    assert!(
+        said.status.success() && String::from_utf8_lossy(&said.stdout).contains("ok"),
+        "{said:?} {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(same, "the text has changed");
+    let report: Value = serde_json::from_str(&fs::read_to_string(&report).unwrap()).unwrap();
+    case.check(&report).unwrap();
+}
+
+#[test]
+#[ignore = "Go programs; make test-all"]
+fn go_programs_are_sampled_unharmed() {
+    run_case("go_counter");
+    run_case("go_locked");
+    go_attached("go_counter", "attached");
+    go_attached("go_locked", "attached");
+}
+
 #[test]
 #[ignore = "two minutes; make test-all"]
 fn once_a_second() {
@@ -619,10 +676,16 @@ fn fifty_killed_front_ends() {
 #[ignore = "long; make test-all"]
 fn twins_stay_silent_for_minutes() {
     let _turn = turn();
-    for name in ["hot_counter_locked", "atomics", "queue", "barrier"] {
+    for name in [
+        "hot_counter_locked",
+        "atomics",
+        "queue",
+        "barrier",
+        "go_locked",
+    ] {
         let case = Case::read(name);
         let program = case.build("long");
-        let (report, harmed) = case.run(&program, Some("60"));
+        let (report, harmed) = case.run(&program, Some("150"));
         assert_eq!(harmed, None);
         case.check(&report).unwrap();
     }

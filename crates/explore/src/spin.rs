@@ -3,14 +3,16 @@
 //! Paper 003, section 4.2, calls a loop infinite if its exit condition cannot
 //! change any more. Here every thread that can run is watched for a while: a
 //! thread spins if nothing it reads and does not write itself is written by
-//! any other thread meanwhile. If all that can run spin, nobody is left to end
+//! any other thread meanwhile, and if it touches nothing in the second half of
+//! the time that it did not touch in the first: whoever works through memory
+//! comes to an end some day. If all that can run spin, nobody is left to end
 //! the loops. A thread that sleeps may still come: it is let go first, with
 //! the spinning ones held.
 
 use crate::names;
 use race::Frame;
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use symbols::ModuleMap;
@@ -52,10 +54,15 @@ impl Spinner {
 struct Seen {
     reads: BTreeSet<u64>,
     writes: BTreeSet<u64>,
+    /// Something was touched for the first time in the second half.
+    goes_on: bool,
 }
 
 /// What each thread touched, by words of eight bytes.
-struct Watch(Rc<RefCell<BTreeMap<u32, Seen>>>);
+struct Watch {
+    threads: Rc<RefCell<BTreeMap<u32, Seen>>>,
+    second_half: Rc<Cell<bool>>,
+}
 
 impl Observer for Watch {
     fn interest(&self) -> Interest {
@@ -66,18 +73,16 @@ impl Observer for Watch {
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {
-        let mut threads = self.0.borrow_mut();
+        let mut threads = self.threads.borrow_mut();
+        let second_half = self.second_half.get();
         for access in batch {
             let seen = threads.entry(access.moment.thread).or_default();
             let words =
                 access.address / 8..=(access.address + u64::from(access.size).max(1) - 1) / 8;
             for word in words.take(64) {
-                if access.read {
-                    seen.reads.insert(word * 8);
-                }
-                if access.write {
-                    seen.writes.insert(word * 8);
-                }
+                let is_new = (access.read && seen.reads.insert(word * 8))
+                    | (access.write && seen.writes.insert(word * 8));
+                seen.goes_on |= is_new && second_half;
             }
         }
     }
@@ -100,15 +105,27 @@ pub enum Doing {
 /// Watches the threads for a while.
 pub fn look(vm: &mut Vm, modules: &ModuleMap) -> Result<Doing, Error> {
     let seen = Rc::new(RefCell::new(BTreeMap::new()));
-    vm.observe(Box::new(Watch(seen.clone())));
+    let second_half = Rc::new(Cell::new(false));
+    vm.observe(Box::new(Watch {
+        threads: seen.clone(),
+        second_half: second_half.clone(),
+    }));
     vm.schedule_by(PolicyName::RoundRobin.build(0, TURN));
-    let before: BTreeMap<u32, u64> = vm
-        .threads
-        .keys()
-        .map(|thread| (*thread, vm.executed(*thread)))
-        .collect();
-    vm.limit(WINDOW);
-    let stop = vm.run(None)?;
+    let executed = |vm: &Vm| -> BTreeMap<u32, u64> {
+        let threads = vm.threads.keys();
+        threads
+            .map(|thread| (*thread, vm.executed(*thread)))
+            .collect()
+    };
+    let before = executed(vm);
+    vm.limit(WINDOW / 2);
+    let mut stop = vm.run(None)?;
+    let halfway = executed(vm);
+    if stop == Stop::Limit {
+        second_half.set(true);
+        vm.limit(WINDOW / 2);
+        stop = vm.run(None)?;
+    }
     vm.take_observers();
     if stop != Stop::Limit {
         return Ok(Doing::Stopped(stop));
@@ -116,10 +133,12 @@ pub fn look(vm: &mut Vm, modules: &ModuleMap) -> Result<Doing, Error> {
     let seen = seen.take();
     let mut spinners = Vec::new();
     for thread in vm.threads.keys() {
-        let ran = vm.executed(*thread) - before.get(thread).copied().unwrap_or(0);
-        if ran < ENOUGH {
+        let began = before.get(thread).copied().unwrap_or(0);
+        if vm.executed(*thread) - began < ENOUGH {
             continue;
         }
+        // Who only came in the second half has shown nothing.
+        let first_half = halfway.get(thread).copied().unwrap_or(began) - began;
         let empty = Seen::default();
         let own = seen.get(thread).unwrap_or(&empty);
         let waits_for: BTreeSet<u64> = own.reads.difference(&own.writes).copied().collect();
@@ -127,7 +146,7 @@ pub fn look(vm: &mut Vm, modules: &ModuleMap) -> Result<Doing, Error> {
             .iter()
             .filter(|(other, _)| *other != thread)
             .any(|(_, other)| !other.writes.is_disjoint(&waits_for));
-        if written {
+        if written || (own.goes_on && first_half >= ENOUGH) {
             return Ok(Doing::Working);
         }
         let Some(regs) = vm.registers(*thread) else {

@@ -125,6 +125,16 @@ pub struct Known {
     pub calls: Count,
 }
 
+impl Known {
+    /// Racy accesses that some run came to, and how often.
+    fn reached(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.accesses
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(pc, count)| (*pc, *count))
+    }
+}
+
 impl Plan {
     /// The `number`th run.
     pub fn of_number(number: u64, seed: u64, known: &Known) -> Plan {
@@ -204,10 +214,11 @@ fn change(random: &mut Random64, known: &Known, share: u64) -> Option<Change> {
     let racy = random.below(100) < share || locked + calls == 0;
     let at_call = calls > 0 && (locked == 0 || random.below(100) < CALLS);
     let held = random.below(2) == 0;
-    let (place, begin, total) = if racy && !known.accesses.is_empty() {
-        let index = random.below(known.accesses.len() as u64) as usize;
-        let (pc, total) = known.accesses.iter().nth(index)?;
-        (Place::Access(*pc), 0, *total)
+    let reached = known.reached().count() as u64;
+    let (place, begin, total) = if racy && reached > 0 {
+        let index = random.below(reached) as usize;
+        let (pc, total) = known.reached().nth(index)?;
+        (Place::Access(pc), 0, total)
     } else if at_call {
         (Place::Call, known.calls.alone, calls)
     } else if locked > 0 {
@@ -237,18 +248,15 @@ fn change(random: &mut Random64, known: &Known, share: u64) -> Option<Change> {
 fn chances(random: &mut Random64, known: &Known) -> Option<Vec<Chance>> {
     // In eighths of a switch per place.
     const SHARES: [u64; 3] = [1, 4, 16];
-    if known.accesses.is_empty() {
-        return None;
-    }
+    known.reached().next()?;
     let share = SHARES[random.below(SHARES.len() as u64) as usize];
     let one = |place, count: u64| Chance {
         place,
         one_in: (count.saturating_mul(8) / share).max(2),
     };
     let mut chances: Vec<Chance> = known
-        .accesses
-        .iter()
-        .map(|(pc, count)| one(Place::Access(*pc), *count))
+        .reached()
+        .map(|(pc, count)| one(Place::Access(pc), count))
         .collect();
     if random.below(2) == 0 {
         let sequencers = [

@@ -291,14 +291,20 @@ impl Policy for Directed {
         // Who is to go on may find that it has to wait: the switch is made
         // when it does something.
         if let Some((switch, _)) = self.held
-            && switch.to == thread
+            && switch.at.thread != thread
             && instructions > 0
         {
-            self.held = None;
-            if switch.held {
-                self.resting.insert(switch.at.thread, RESTS);
+            let mut followed = self.followed.borrow_mut();
+            // Whoever else runs meanwhile does so because of the switch.
+            if followed.made.last() != Some(&switch) {
+                followed.made.push(switch);
             }
-            self.followed.borrow_mut().made.push(switch);
+            if switch.to == thread {
+                self.held = None;
+                if switch.held {
+                    self.resting.insert(switch.at.thread, RESTS);
+                }
+            }
         }
         *self.executed.entry(thread).or_default() += instructions;
         self.row.ran(thread, instructions);
@@ -441,6 +447,24 @@ mod tests {
         assert_eq!(choice.thread, 1);
         policy.ran(1, 5);
         assert!(!policy.holds(2));
+    }
+
+    /// The thread that is to go on never does, but others do while it is waited
+    /// for.
+    #[test]
+    fn a_switch_that_only_holds_back_is_made() {
+        let followed = Rc::new(RefCell::new(Followed::default()));
+        let wanted = [switch(2, 7, 1)];
+        let mut policy = Directed::new(&wanted, &[], followed.clone());
+        policy.choose(&[2, 3], None);
+        policy.ran(2, 7);
+        assert!(followed.borrow().made.is_empty());
+        let choice = policy.choose(&[2, 3], Some((2, SliceEnd::Expired)));
+        assert_eq!(choice.thread, 3);
+        policy.ran(3, 5);
+        policy.choose(&[2, 3], Some((3, SliceEnd::Expired)));
+        policy.ran(3, 5);
+        assert_eq!(followed.borrow().made, wanted);
     }
 
     #[test]

@@ -31,6 +31,7 @@ use std::rc::Rc;
 use vm::record::{LeftOut, Manifest, Recording};
 use vm::schedule::{Choice, Here, Policy, PolicyName, SliceEnd};
 use vm::snapshot::Limits;
+use vm::thread::{State, Thread};
 use vm::{Program, Stop, Vm};
 
 /// Output that a pattern is looked for in.
@@ -41,6 +42,14 @@ const LOOKED_AT: u64 = 4 << 20;
 /// turn, twice as long as runs take; whoever works is through by then.
 const EARLY: u64 = 16;
 const WATCHED: u64 = 1_000_000;
+
+/// Every so many instructions it is looked whether threads do nothing but give
+/// way to one another, at least once in so many instructions: one that waits
+/// like this takes a hundred times as long as one that works, and every turn of
+/// it is a switch. Nobody works then, so a short look says whether it hangs.
+const PART: u64 = 500_000;
+const BUSY: u64 = 300;
+const WATCHED_IDLE: u64 = 100_000;
 
 /// Preemptions of a run that are told.
 const TOLD: usize = 100_000;
@@ -99,6 +108,8 @@ struct Book {
     slices: Vec<(u32, u64)>,
     executed: BTreeMap<u32, u64>,
     preempted: Vec<Switch>,
+    /// Turns that ended because the thread gave way.
+    yields: u64,
 }
 
 impl Book {
@@ -132,6 +143,7 @@ impl Policy for Counted {
         self.several |= runnable.len() > 1;
         let choice = self.policy.choose(runnable, last);
         if let Some((thread, end)) = last {
+            self.book.borrow_mut().yields += u64::from(end == SliceEnd::Yielded);
             let could = matches!(
                 end,
                 SliceEnd::Expired | SliceEnd::Sequencer | SliceEnd::Interrupted
@@ -271,19 +283,7 @@ impl Subject<'_> {
             let wanted = |pc: &&u64| asked.as_ref().is_none_or(|asked| asked.contains(*pc));
             vm.preempt_at(self.racy.iter().filter(wanted).copied());
         }
-        let mut hangs = None;
-        let mut stop = Stop::Limit;
-        for limit in [self.limit / EARLY, self.limit] {
-            vm.stop_after(limit);
-            stop = vm.run(None)?;
-            if stop != Stop::Limit {
-                break;
-            }
-            hangs = self.hangs(&mut vm);
-            if hangs.is_some() {
-                break;
-            }
-        }
+        let (stop, hangs) = self.run_to_its_end(&mut vm, &recording, &book)?;
         let modules = explore::modules(&vm);
         let ending = match (stop, hangs) {
             (Stop::Limit, Some(ending)) => ending,
@@ -351,13 +351,51 @@ impl Subject<'_> {
         Ok(seen)
     }
 
+    /// Runs until the program ends, cannot go on, hangs or takes too long.
+    fn run_to_its_end(
+        &self,
+        vm: &mut Vm,
+        recording: &Recording,
+        book: &RefCell<Book>,
+    ) -> Result<(Stop, Option<Ending>), vm::Error> {
+        let early = self.limit / EARLY;
+        let (mut until, mut looked, mut yields) = (0, 0, 0);
+        loop {
+            let from = until;
+            until = [early, self.limit]
+                .into_iter()
+                .filter(|limit| *limit > from)
+                .fold(from.saturating_add(PART), u64::min);
+            vm.stop_after(until);
+            let stop = vm.run(None)?;
+            if stop != Stop::Limit {
+                return Ok((stop, None));
+            }
+            let before = std::mem::replace(&mut yields, book.borrow().yields);
+            let is_idle = (yields - before) * BUSY > until - from
+                && until >= 2 * looked
+                && is_left_to_itself(vm, recording);
+            let hangs = if until == early || until == self.limit {
+                let turns = (2 * (self.limit / crate::ENDLESS)).max(WATCHED);
+                Self::hangs(vm, turns)
+            } else if is_idle {
+                looked = until;
+                Self::hangs(vm, WATCHED_IDLE)
+            } else {
+                None
+            };
+            if hangs.is_some() || until == self.limit {
+                return Ok((stop, hangs));
+            }
+        }
+    }
+
     /// Whether a run that has taken long already will never end.
-    fn hangs(&self, vm: &mut Vm) -> Option<Ending> {
+    fn hangs(vm: &mut Vm, turns: u64) -> Option<Ending> {
         let limits = Limits {
             instructions: u64::MAX / 2,
             ..Limits::default()
         };
-        let turns = (2 * (self.limit / crate::ENDLESS)).max(WATCHED);
         let watched = vm.copy(limits, |vm| {
             vm.schedule_by(PolicyName::RoundRobin.build(0, vm::DEFAULT_QUANTUM));
             explore::finish(vm, turns)
@@ -367,6 +405,18 @@ impl Subject<'_> {
             _ => None,
         }
     }
+}
+
+/// No signal, and nobody from outside or back from a sleep, will change what threads
+/// wait for.
+fn is_left_to_itself(vm: &Vm, recording: &Recording) -> bool {
+    let may_come = |thread: &Thread| match &thread.state {
+        State::Blocked(wait) => wait.deadline.is_some() || wait.on.is_outside(),
+        State::Runnable | State::Exited => false,
+    };
+    !vm.threads.values().any(may_come)
+        && vm.instructions_to_timer().is_none()
+        && !recording.process(1).exists()
 }
 
 /// The program's output goes to a file; its input is a file from its

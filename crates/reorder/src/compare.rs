@@ -1,6 +1,8 @@
-//! Live-outs of the two orders, compared (paper 000, section 4.2).
+//! Live-outs of the two orders, compared (paper 000, section 4.2): registers
+//! of both threads, and all memory that either order has written.
 
 use crate::after::Fate;
+use crate::pages::{PAGE, Page};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use vm::Vm;
@@ -55,24 +57,26 @@ pub enum Location {
     Thread(u32),
 }
 
-/// What one order leaves behind.
+/// What one order leaves behind, besides memory.
 #[derive(Serialize, Deserialize)]
 pub struct Left {
-    /// General registers and rip per thread; none for a thread that is gone.
-    registers: Vec<(u32, Option<Vec<u64>>)>,
-    /// Aligned words of eight bytes that were written to and what they hold
-    /// now, by address; `None` where unmapped since. Bytes of a word that were
-    /// not written are as they were, so words can be compared whole.
-    memory: Vec<(u64, Option<u64>)>,
+    /// General registers and rip per thread, then the vector registers; none
+    /// for a thread that is gone. Flags are left out: at a sequencer they are
+    /// those of a comparison that is over, or of a value that is compared.
+    registers: Vec<(u32, Option<Values>)>,
+    /// Parts of stacks below the stack pointer.
+    dead: Vec<Range<u64>>,
 }
 
-fn word_at(address: u64) -> Option<u64> {
-    vm::memory::get::<u64>(address).ok()
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+struct Values {
+    general: Vec<u64>,
+    vector: Vec<u64>,
 }
 
 impl Left {
-    /// What is there now; `written` are addresses of words, in order.
-    pub fn behind(vm: &Vm, threads: [u32; 2], written: Vec<u64>) -> Left {
+    /// What is there now.
+    pub fn behind(vm: &Vm, threads: [u32; 2]) -> Left {
         let mut dead = Vec::new();
         let registers = threads
             .into_iter()
@@ -83,60 +87,39 @@ impl Left {
                     if let Some((range, _)) = vm.space.find(stack) {
                         dead.push(range.start..stack.saturating_sub(RED_ZONE));
                     }
-                    let mut values = regs.gpr.to_vec();
-                    values.push(regs.rip);
-                    values
+                    let mut general = regs.gpr.to_vec();
+                    general.push(regs.rip);
+                    Values {
+                        general,
+                        vector: vm.vector_words(thread),
+                    }
                 });
                 (thread, registers)
             })
             .collect();
-        let memory = written
-            .into_iter()
-            .filter(|address| !dead.iter().any(|range| range.contains(address)))
-            .map(|address| (address, word_at(address)))
-            .collect();
-        Left { registers, memory }
+        Left { registers, dead }
     }
 
-    /// What this order has at the address of a word: what it left there, else
-    /// what the race point has, which this process is.
-    fn word(&self, address: u64) -> Option<u64> {
-        match self.memory.binary_search_by_key(&address, |(at, _)| *at) {
-            Ok(index) => self.memory[index].1,
-            Err(_) => word_at(address),
-        }
-    }
-
-    fn byte(&self, address: u64) -> Option<u8> {
-        let word = self.word(address & !7)?;
-        Some(word.to_le_bytes()[(address & 7) as usize])
+    fn is_dead(&self, address: u64) -> bool {
+        self.dead.iter().any(|range| range.contains(&address))
     }
 }
 
-/// Where the two orders differ. A byte written in one order only is compared
-/// with what the other order has there, which is what the race point had; it is
-/// read from this process, which is the race point.
+/// Where the two orders differ. `recorded` comes with the pages that may have
+/// other contents there; this process has what the swapped order left.
 ///
 /// Differing bytes are shown as parts of whole values: the racy place as it is,
 /// all else as aligned words.
-pub fn differences(recorded: &Left, swapped: &Left, racy: Range<u64>) -> Vec<Difference> {
+pub fn differences(
+    recorded: &Left,
+    pages: &[Page],
+    swapped: &Left,
+    racy: Range<u64>,
+) -> Vec<Difference> {
     let mut differences = Vec::new();
     for ((thread, one), (_, other)) in recorded.registers.iter().zip(&swapped.registers) {
         match (one, other) {
-            (Some(one), Some(other)) => {
-                for (index, (one, other)) in one.iter().zip(other).enumerate() {
-                    if one != other {
-                        differences.push(Difference::new(
-                            Location::Register {
-                                thread: *thread,
-                                name: reg::NAMES.get(index).unwrap_or(&"rip").to_string(),
-                            },
-                            one.to_le_bytes().to_vec(),
-                            other.to_le_bytes().to_vec(),
-                        ));
-                    }
-                }
-            }
+            (Some(one), Some(other)) => registers(*thread, one, other, &mut differences),
             (None, None) => {}
             _ => differences.push(Difference::new(
                 Location::Thread(*thread),
@@ -145,46 +128,75 @@ pub fn differences(recorded: &Left, swapped: &Left, racy: Range<u64>) -> Vec<Dif
             )),
         }
     }
-    let mut words: Vec<u64> = recorded
-        .memory
-        .iter()
-        .chain(&swapped.memory)
-        .map(|(address, _)| *address)
-        .collect();
-    words.sort_unstable();
-    words.dedup();
-    let differing = words
-        .into_iter()
-        .filter(|word| recorded.word(*word) != swapped.word(*word))
-        .flat_map(|word| word..word + 8)
-        .filter(|address| recorded.byte(*address) != swapped.byte(*address));
-    let mut shown = 0;
-    for address in differing {
-        if address < shown {
+    for page in pages {
+        let here = vm::memory::read_vec(page.address, PAGE).ok();
+        if page.bytes.is_none() && here.is_none() {
             continue;
         }
-        if differences.len() >= MOST_DIFFERENCES {
-            break;
+        // What one order has unmapped counts as zero there.
+        let zero = vec![0; PAGE];
+        let one = page.bytes.as_ref().unwrap_or(&zero);
+        let other = here.as_ref().unwrap_or(&zero);
+        let mut shown = 0;
+        for offset in 0..PAGE {
+            let address = page.address + offset as u64;
+            if one[offset] == other[offset]
+                || address < shown
+                || recorded.is_dead(address)
+                || swapped.is_dead(address)
+            {
+                continue;
+            }
+            if differences.len() >= MOST_DIFFERENCES {
+                return differences;
+            }
+            let inside = racy.start >= page.address && racy.end <= page.address + PAGE as u64;
+            let whole = if racy.contains(&address) && racy.end - racy.start <= 8 && inside {
+                racy.clone()
+            } else {
+                address & !7..(address & !7) + 8
+            };
+            shown = whole.end;
+            let within = (whole.start - page.address) as usize..(whole.end - page.address) as usize;
+            let mut difference = Difference::new(
+                Location::Memory(whole.start),
+                one[within.clone()].to_vec(),
+                other[within].to_vec(),
+            );
+            difference.first = (address - whole.start) as u8;
+            differences.push(difference);
         }
-        let whole = if racy.contains(&address) && racy.end - racy.start <= 8 {
-            racy.clone()
-        } else {
-            address & !7..(address & !7) + 8
-        };
-        shown = whole.end;
-        let bytes = |left: &Left| -> Vec<u8> {
-            whole
-                .clone()
-                .map(|address| left.byte(address).unwrap_or(0))
-                .collect()
-        };
-        let mut difference = Difference::new(
-            Location::Memory(whole.start),
-            bytes(recorded),
-            bytes(swapped),
-        );
-        difference.first = (address - whole.start) as u8;
-        differences.push(difference);
     }
     differences
+}
+
+fn registers(thread: u32, one: &Values, other: &Values, differences: &mut Vec<Difference>) {
+    let mut differs = |name: String, one: Vec<u8>, other: Vec<u8>| {
+        let location = Location::Register { thread, name };
+        differences.push(Difference::new(location, one, other));
+    };
+    for (index, (one, other)) in one.general.iter().zip(&other.general).enumerate() {
+        if one != other {
+            let name = reg::NAMES.get(index).unwrap_or(&"rip").to_string();
+            differs(
+                name,
+                one.to_le_bytes().to_vec(),
+                other.to_le_bytes().to_vec(),
+            );
+        }
+    }
+    let mut word = 0;
+    while word < one.vector.len().min(other.vector.len()) {
+        if one.vector[word] == other.vector[word] {
+            word += 1;
+            continue;
+        }
+        let (name, words) = vm::state::vector_name(word);
+        let bytes = |values: &Values| -> Vec<u8> {
+            let words = values.vector.get(words.clone()).unwrap_or_default();
+            words.iter().flat_map(|word| word.to_le_bytes()).collect()
+        };
+        differs(name, bytes(one), bytes(other));
+        word = words.end;
+    }
 }

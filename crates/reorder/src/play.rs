@@ -2,13 +2,17 @@
 
 use crate::after;
 use crate::compare::{self, Difference, Left};
+use crate::pages::{self, Page};
 use crate::{Budget, Outcome};
-use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
-use race::Instance;
+use iced_x86::{
+    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+    Register,
+};
+use race::{Instance, Moment};
 use std::any::Any;
-use std::io::{Read, Write};
+use std::cell::RefCell;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::rc::Rc;
 use vm::context::reg;
 use vm::observe::{AccessEvent, Interest, Observer};
 use vm::schedule::SliceEnd;
@@ -41,8 +45,8 @@ impl RacePoint {
                 vm.freeze(first, false);
                 let racy = instance.address..instance.address + u64::from(instance.size.max(1));
                 if !touches(vm, second, &racy) {
-                    return Ok(Err("dependent: without the first access its thread takes \
-                                   another way and does not make the second"
+                    return Ok(Err("blocked: with the first access held back the second \
+                                   is not made, its thread goes another way"
                         .into()));
                 }
                 return Ok(Ok(RacePoint {
@@ -65,73 +69,38 @@ impl RacePoint {
         Ok(Err(why.to_string()))
     }
 
-    /// Plays both orders in copies, at the same time, and compares what they
-    /// leave. This process stays at the race point.
+    /// Plays both orders at the same time, the recorded one in a copy, the
+    /// swapped one in this process (which is at the race point no more), and
+    /// compares what they leave.
     pub fn both_orders(&self, vm: &mut Vm, remainder: u64) -> Result<Outcome, Error> {
-        let running = [false, true].map(|swapped| {
-            vm.copy(limits(remainder), |vm| {
-                let written = self.play(vm, swapped, remainder)?;
-                Ok(self.left(vm, written))
-            })
-        });
-        let mut left = Vec::new();
-        for copy in running {
-            match copy.and_then(|running| running.join()) {
-                Ok(Ok(state)) => left.push(state),
-                Ok(Err(error)) => return Ok(Outcome::ReplayFailure(error)),
-                Err(error) => return Ok(Outcome::ReplayFailure(error.to_string())),
-            }
-        }
-        Ok(self.compare(&left[0], &left[1]))
-    }
-
-    /// The same with one copy less: this process plays the swapped order
-    /// itself and is at the race point no more.
-    pub fn both_orders_here(&self, vm: &mut Vm, remainder: u64) -> Result<Outcome, Error> {
         let failed = |why: String| Ok(Outcome::ReplayFailure(why));
-        // The copy tells what it has in all words that either order writes;
-        // where it has not written itself, that is what the race point has.
-        let (mut asked, mut asking) = match std::io::pipe() {
-            Ok(ends) => ends,
-            Err(error) => return failed(error.to_string()),
-        };
+        let (mut asked, mut asking) = std::io::pipe().map_err(no_pipe)?;
+        let (mut told, telling) = std::io::pipe().map_err(no_pipe)?;
+        // What the copy keeps open of this process's ends does not matter: it
+        // reads exactly what is written, and ends with this process.
+        let mut answers = telling.try_clone().map_err(no_pipe)?;
         let copy = vm.copy(limits(remainder), |vm| {
-            let mut written = self.play(vm, false, remainder)?;
-            // This end is the copy's own: only the other process writes.
-            // SAFETY: closes a descriptor that nothing uses in the copy any
-            // more; the copy leaves by `_exit` and drops nothing.
-            unsafe { libc::close(asking.as_raw_fd()) };
-            let mut bytes = Vec::new();
-            asked
-                .read_to_end(&mut bytes)
-                .map_err(|error| Error::Machine(error.to_string()))?;
-            let words = bytes.chunks_exact(8).map(|word| {
-                let mut value = [0; 8];
-                value.copy_from_slice(word);
-                u64::from_le_bytes(value)
-            });
-            written.extend(words);
-            written.sort_unstable();
-            written.dedup();
-            Ok(self.left(vm, written))
+            self.advance(vm, self.order(false), remainder)?;
+            pages::answer(vm, &mut asked, &mut answers).map_err(no_pipe)?;
+            Ok(self.left(vm))
         });
-        let written = self.play(vm, true, remainder)?;
-        let words: Vec<u8> = written.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let told = asking.write_all(&words);
-        drop(asking);
-        match (told, copy.and_then(|running| running.join())) {
-            (Ok(()), Ok(Ok(recorded))) => {
-                let swapped = self.left(vm, written);
-                Ok(self.compare(&recorded, &swapped))
+        // The answer ends where the copy does.
+        drop((telling, answers, asked));
+        self.advance(vm, self.order(true), remainder)?;
+        let pages = pages::tell(vm, &mut asking).and_then(|()| pages::read(&mut told));
+        match (copy.and_then(|running| running.join()), pages) {
+            (Ok(Ok(recorded)), Ok(pages)) => {
+                let swapped = self.left(vm);
+                Ok(self.compare(&recorded, &pages, &swapped))
             }
-            (_, Ok(Err(error))) => failed(error),
-            (_, Err(error)) => failed(error.to_string()),
+            (Ok(Err(error)), _) => failed(error),
             (Err(error), _) => failed(error.to_string()),
+            (_, Err(error)) => failed(error.to_string()),
         }
     }
 
-    fn compare(&self, recorded: &Left, swapped: &Left) -> Outcome {
-        let differences = compare::differences(recorded, swapped, self.racy.clone());
+    fn compare(&self, recorded: &Left, pages: &[Page], swapped: &Left) -> Outcome {
+        let differences = compare::differences(recorded, pages, swapped, self.racy.clone());
         if differences.is_empty() {
             Outcome::NoStateChange
         } else {
@@ -171,24 +140,8 @@ impl RacePoint {
         Ok(())
     }
 
-    /// The two accesses, then each thread to its next sequencer; the words
-    /// that were written, in order.
-    fn play(&self, vm: &mut Vm, swapped: bool, remainder: u64) -> Result<Vec<u64>, Error> {
-        vm.observe(Box::new(Written::default()));
-        self.advance(vm, self.order(swapped), remainder)?;
-        Ok(vm
-            .take_observers()
-            .into_iter()
-            .filter_map(|observer| observer.into_any().downcast::<Written>().ok())
-            .flat_map(|mut written| {
-                written.settle();
-                written.words
-            })
-            .collect())
-    }
-
-    fn left(&self, vm: &Vm, written: Vec<u64>) -> Left {
-        Left::behind(vm, [self.first, self.second], written)
+    fn left(&self, vm: &Vm) -> Left {
+        Left::behind(vm, [self.first, self.second])
     }
 
     fn order(&self, swapped: bool) -> [u32; 2] {
@@ -198,6 +151,7 @@ impl RacePoint {
         }
     }
 
+    /// The two accesses, then each thread to its next sequencer.
     fn advance(&self, vm: &mut Vm, order: [u32; 2], remainder: u64) -> Result<(), Error> {
         for thread in order {
             make_access(vm, thread)?;
@@ -207,6 +161,10 @@ impl RacePoint {
         }
         Ok(())
     }
+}
+
+fn no_pipe(error: std::io::Error) -> Error {
+    Error::Machine(format!("comparing both orders: {error}"))
 }
 
 /// What a copy that plays one order may use.
@@ -293,6 +251,87 @@ fn kind_of(vm: &Vm, pc: u64) -> Poised {
     }
 }
 
+/// Accesses of other threads in conflict with the first one.
+struct Conflicts {
+    racy: Range<u64>,
+    first: u32,
+    first_writes: bool,
+    found: Rc<RefCell<Vec<Moment>>>,
+}
+
+impl Conflicts {
+    fn note(&self, moment: Moment, start: u64, size: u64, write: bool) {
+        let meets = start < self.racy.end && self.racy.start < start.saturating_add(size);
+        if meets && moment.thread != self.first && (write || self.first_writes) {
+            self.found.borrow_mut().push(moment);
+        }
+    }
+}
+
+impl Observer for Conflicts {
+    fn interest(&self) -> Interest {
+        Interest {
+            accesses: true,
+            ..Interest::default()
+        }
+    }
+
+    fn accesses(&mut self, batch: &[AccessEvent]) {
+        for access in batch {
+            let size = u64::from(access.size);
+            self.note(access.moment, access.address, size, access.write);
+        }
+    }
+
+    fn kernel_access(&mut self, moment: Moment, address: u64, size: u64, write: bool) {
+        self.note(moment, address, size, write);
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+/// In a copy just before the first access: holds its thread and runs the others
+/// until one of them makes an access in conflict with it, preferably the thread
+/// of the second (paper 000 fails where control flow changes; here the vm runs
+/// on).
+pub fn other_access(vm: &mut Vm, instance: Instance) -> Result<Option<Moment>, Error> {
+    let (first, second) = (instance.first.thread, instance.second.thread);
+    let Some(regs) = vm.registers(first) else {
+        return Ok(None);
+    };
+    let instruction = decode(vm, regs.rip);
+    let first_writes = kind_of(vm, regs.rip) != Poised::Access
+        || InstructionInfoFactory::new()
+            .info(&instruction)
+            .used_memory()
+            .iter()
+            .any(|used| !matches!(used.access(), OpAccess::Read | OpAccess::CondRead));
+    let found = Rc::new(RefCell::new(Vec::new()));
+    vm.observe(Box::new(Conflicts {
+        racy: instance.address..instance.address + u64::from(instance.size.max(1)),
+        first,
+        first_writes,
+        found: found.clone(),
+    }));
+    vm.freeze(first, true);
+    let end = vm.instructions().saturating_add(vm.left_to_limit());
+    // Portions that grow: most conflicts come soon.
+    let mut portion = 50_000;
+    loop {
+        let left = end.saturating_sub(vm.instructions());
+        vm.limit(portion.min(left));
+        let stop = vm.run(None)?;
+        let found = found.borrow();
+        let own = found.iter().find(|moment| moment.thread == second);
+        if own.is_some() || stop != Stop::Limit || left <= portion {
+            return Ok(own.or(found.first()).copied());
+        }
+        portion *= 2;
+    }
+}
+
 /// The thread is about to touch the racy bytes. With the first access held
 /// back its thread may have taken another way and be somewhere else. Where
 /// that cannot be told from the instruction (system calls, string and gather
@@ -321,56 +360,5 @@ fn touches(vm: &Vm, thread: u32, racy: &Range<u64>) -> bool {
             let size = instruction.memory_size().size().max(1) as u64;
             address.is_none_or(|at| at < racy.end && racy.start < at.saturating_add(size))
         }),
-    }
-}
-
-/// Every word of eight bytes that was written to.
-#[derive(Default)]
-struct Written {
-    /// Addresses, in order and once each up to `settled`.
-    words: Vec<u64>,
-    settled: usize,
-}
-
-/// So many addresses are collected before they are put in order: a loop
-/// writes the same ones again and again.
-const UNSETTLED: usize = 1 << 14;
-
-impl Written {
-    fn settle(&mut self) {
-        self.words.sort_unstable();
-        self.words.dedup();
-        self.settled = self.words.len();
-    }
-}
-
-impl Observer for Written {
-    fn interest(&self) -> Interest {
-        Interest {
-            accesses: true,
-            ..Interest::default()
-        }
-    }
-
-    fn accesses(&mut self, batch: &[AccessEvent]) {
-        for access in batch.iter().filter(|access| access.write) {
-            let last = access
-                .address
-                .saturating_add(u64::from(access.size).max(1) - 1);
-            let mut word = access.address & !7;
-            while word <= last {
-                if self.words.last() != Some(&word) {
-                    self.words.push(word);
-                }
-                word += 8;
-            }
-        }
-        if self.words.len() > self.settled + UNSETTLED {
-            self.settle();
-        }
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
     }
 }

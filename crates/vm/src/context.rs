@@ -68,6 +68,8 @@ pub struct Context {
     flags: u64,
     /// Not zero: a loop that only waits gives way when it repeats.
     pub gives_way: u64,
+    /// Not zero: code that was made to tell of locked instructions does.
+    pub tells_sequencers: u64,
     /// Next free byte of the access ring, as an offset from its start.
     pub ring_position: u64,
     /// What translated code compares shadow words with (`observe/known.rs`).
@@ -122,6 +124,7 @@ context_offsets! {
     SPILL = spill;
     FLAGS = flags;
     GIVES_WAY = gives_way;
+    TELLS_SEQUENCERS = tells_sequencers;
     RING_POSITION = ring_position;
     KNOWN_WORD = known.word;
     KNOWN_MARKED = known.marked;

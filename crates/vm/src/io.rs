@@ -5,7 +5,7 @@
 //! down; while replaying, the answer comes from the recording and the host is
 //! left alone. System calls are written once and work in both modes.
 
-use crate::copy::{Arrived, Asking, Consumed, CopyIo, InputIndex, Inputs};
+use crate::copy::{Arrived, Asking, Consumed, CopyIo, InputIndex, Inputs, ToCome};
 use crate::kernel::WOULD_BLOCK;
 use crate::memory;
 use crate::record::{Effect, FileIndex, Files, InputReader, InputWriter};
@@ -101,25 +101,21 @@ impl Io {
     pub fn become_copy(&mut self) -> Result<(), Error> {
         let copy = match std::mem::replace(self, Io::Live) {
             Io::Replay {
-                inputs: mut reader,
+                inputs: reader,
                 files,
                 books,
             } => {
-                let index = books.index;
-                let mut inputs = match &index {
+                let inputs = match &books.index {
                     Some(_) => books.passed,
                     None => Inputs::new(false),
                 };
-                let mut count = books.count;
-                while !reader.at_end()? {
-                    let by = index
-                        .as_ref()
-                        .and_then(|index| index.consumed.get(count).copied());
-                    inputs.expect(reader.next_effect()?, by);
-                    count += 1;
-                }
                 let mut copy = CopyIo::new(inputs, Some(files), books.recorded_at);
                 copy.directory = books.directory;
+                copy.to_come = Some(ToCome {
+                    reader,
+                    index: books.index,
+                    count: books.count,
+                });
                 Box::new(copy)
             }
             Io::Copy(old) => old,
@@ -242,7 +238,7 @@ impl Io {
             }
             Io::Copy(copy) => {
                 let asking = copy.asking;
-                let Some(effect) = copy.inputs.answer(&asking, tag) else {
+                let Some(effect) = copy.inputs().answer(&asking, tag) else {
                     if asking.harmless || tag == tag::XGETBV {
                         return Ok(perform().0);
                     }
@@ -290,7 +286,7 @@ impl Io {
             Io::Copy(_) if tag == tag::CPUID => Ok(perform()),
             Io::Copy(copy) => {
                 let asking = copy.asking;
-                let Some(mut effect) = copy.inputs.answer(&asking, tag) else {
+                let Some(mut effect) = copy.inputs().answer(&asking, tag) else {
                     if asking.harmless {
                         return Ok(perform());
                     }
@@ -312,7 +308,7 @@ impl Io {
         match self {
             Io::Copy(copy) => {
                 let asking = copy.asking;
-                copy.inputs.arrive(&asking, tag, length)
+                copy.inputs().arrive(&asking, tag, length)
             }
             _ => Arrived::NotYet,
         }
@@ -374,7 +370,7 @@ impl Io {
             Io::Copy(copy) => {
                 let asking = copy.asking;
                 let result = copy
-                    .inputs
+                    .inputs()
                     .answer(&asking, tag::MAPPED_FILE)
                     .map_or(NOTHING_LEFT, |effect| effect.result);
                 match (FileIndex::try_from(result), &copy.files) {

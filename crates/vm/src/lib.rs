@@ -38,7 +38,7 @@ mod loader;
 mod machine;
 mod session;
 pub mod snapshot;
-mod state;
+pub mod state;
 mod translate;
 mod tree;
 

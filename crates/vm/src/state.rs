@@ -10,7 +10,10 @@ use crate::context::GUEST_FLAGS;
 use crate::layout::PAGE;
 use crate::machine::Vm;
 use crate::memory;
+use crate::space::Mapping;
 use std::fs::File;
+use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -18,6 +21,29 @@ use xxhash_rust::xxh3::Xxh3;
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const FILE_PAGE: u64 = 1 << 61;
+/// No other process maps it.
+const EXCLUSIVE: u64 = 1 << 56;
+
+/// Entries of pagemap that are read at once.
+const ENTRIES: u64 = 512;
+
+/// Goes through pagemap for a range of whole pages.
+fn each_page(pagemap: &File, range: Range<u64>, mut visit: impl FnMut(u64, u64)) -> io::Result<()> {
+    let mut entries = [0u8; 8 * ENTRIES as usize];
+    let mut page = range.start;
+    while page < range.end {
+        let count = ((range.end - page) / PAGE).min(ENTRIES);
+        let buffer = &mut entries[..count as usize * 8];
+        pagemap.read_exact_at(buffer, page / PAGE * 8)?;
+        for entry in buffer.chunks_exact(8) {
+            let mut word = [0; 8];
+            word.copy_from_slice(entry);
+            visit(page, u64::from_le_bytes(word));
+            page += PAGE;
+        }
+    }
+    Ok(())
+}
 
 impl Vm {
     pub fn state_hash(&self) -> u64 {
@@ -83,37 +109,128 @@ impl Vm {
         let Ok(pagemap) = File::open("/proc/self/pagemap") else {
             return;
         };
-        let mut entries = vec![0u8; 8 * 512];
         let mut page_bytes = vec![0; PAGE as usize];
         for (range, mapping) in self.space.mappings() {
             if mapping.protection & (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) == 0 {
                 continue;
             }
-            let pages = (range.end - range.start) / PAGE;
-            let mut done = 0;
-            while done < pages {
-                let count = (pages - done).min(512);
-                let first = range.start / PAGE + done;
-                let buffer = &mut entries[..count as usize * 8];
-                if pagemap.read_exact_at(buffer, first * 8).is_err() {
-                    break;
+            // Where pagemap ends there is no more to read.
+            let _ = each_page(&pagemap, range, |page, entry| {
+                let own = entry & (PRESENT | SWAPPED) != 0 && entry & FILE_PAGE == 0;
+                if own
+                    && memory::read(page, &mut page_bytes).is_ok()
+                    && page_bytes.iter().any(|byte| *byte != 0)
+                {
+                    hash.update(&page.to_le_bytes());
+                    hash.update(&page_bytes);
                 }
-                for (index, entry) in buffer.chunks_exact(8).enumerate() {
-                    let mut word = [0; 8];
-                    word.copy_from_slice(entry);
-                    let entry = u64::from_le_bytes(word);
-                    let own = entry & (PRESENT | SWAPPED) != 0 && entry & FILE_PAGE == 0;
-                    let page = (first + index as u64) * PAGE;
-                    if own
-                        && memory::read(page, &mut page_bytes).is_ok()
-                        && page_bytes.iter().any(|byte| *byte != 0)
-                    {
-                        hash.update(&page.to_le_bytes());
-                        hash.update(&page_bytes);
-                    }
-                }
-                done += count;
-            }
+            });
         }
+    }
+
+    /// Pages of guest memory that this process does not share with another,
+    /// in order. A process and its copy each have among theirs all pages that
+    /// they have written since the copy was made: the kernel gives whoever
+    /// writes to a shared page one of its own. Where the kernel does not tell,
+    /// these are all pages that can be written.
+    pub fn own_pages(&self) -> Vec<u64> {
+        let written = |mapping: &Mapping| mapping.protection & libc::PROT_WRITE != 0;
+        let own = File::open("/proc/self/pagemap").and_then(|pagemap| {
+            let mut pages = Vec::new();
+            for (range, mapping) in self.space.mappings().filter(|(_, one)| written(one)) {
+                self.own_pages_of(&pagemap, range, mapping, &mut pages)?;
+            }
+            Ok(pages)
+        });
+        own.unwrap_or_else(|_| {
+            let mappings = self.space.mappings().filter(|(_, one)| written(one));
+            mappings
+                .flat_map(|(range, _)| range.step_by(PAGE as usize))
+                .collect()
+        })
+    }
+
+    fn own_pages_of(
+        &self,
+        pagemap: &File,
+        range: Range<u64>,
+        mapping: &Mapping,
+        pages: &mut Vec<u64>,
+    ) -> io::Result<()> {
+        each_page(pagemap, range, |page, entry| {
+            let there = entry & (PRESENT | SWAPPED) != 0;
+            let own = mapping.shared || entry & FILE_PAGE == 0;
+            // What is swapped out, or is memory shared inside the guest,
+            // which copies have anew, does not say whose it is.
+            let alone = mapping.shared || entry & (EXCLUSIVE | SWAPPED) != 0;
+            if there && own && alone {
+                pages.push(page);
+            }
+        })
+    }
+
+    /// x87, vector and mask registers and mxcsr of a thread in words, those in
+    /// their initial state as zero, laid out as `vector_name` says.
+    pub fn vector_words(&self, thread: u32) -> Vec<u64> {
+        let Some(thread) = self.threads.get(&thread) else {
+            return Vec::new();
+        };
+        let bytes = &thread.vector.bytes;
+        let word = |at: usize| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&bytes[at..at + 8]);
+            u64::from_le_bytes(word)
+        };
+        let in_use = word(512);
+        let mut words = Vec::with_capacity(VECTOR_WORDS);
+        // Words of a component at an offset of the standard format.
+        let mut add = |component: u32, offset: usize, count: usize| {
+            let used = in_use & 1 << component != 0;
+            words.extend((0..count).map(|index| if used { word(offset + 8 * index) } else { 0 }));
+        };
+        add(0, 32, 16);
+        for number in 0..16 {
+            add(1, 160 + 16 * number, 2);
+            add(2, 576 + 16 * number, 2);
+            add(6, 1152 + 32 * number, 4);
+        }
+        add(7, 1664, 128);
+        add(5, 1088, 8);
+        words.push(word(24) & 0xffff_ffff);
+        words
+    }
+}
+
+const VECTOR_WORDS: usize = 16 + 32 * 8 + 8 + 1;
+
+/// The register that a word of `Vm::vector_words` belongs to, and all words of
+/// it.
+pub fn vector_name(word: usize) -> (String, Range<usize>) {
+    let part = |name: &str, first: usize, words: usize| {
+        let number = (word - first) / words;
+        let start = first + number * words;
+        (format!("{name}{number}"), start..start + words)
+    };
+    match word {
+        0..16 => part("st", 0, 2),
+        16..272 => part("zmm", 16, 8),
+        272..280 => part("k", 272, 1),
+        _ => ("mxcsr".to_string(), word..word + 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_vector_registers_have_names() {
+        assert_eq!(vector_name(3), ("st1".to_string(), 2..4));
+        assert_eq!(
+            vector_name(16 + 8 * 31 + 5),
+            ("zmm31".to_string(), 264..272)
+        );
+        assert_eq!(vector_name(279), ("k7".to_string(), 279..280));
+        assert_eq!(vector_name(VECTOR_WORDS - 1).0, "mxcsr");
     }
 }

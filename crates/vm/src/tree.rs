@@ -71,11 +71,49 @@ pub struct Tree {
     pub forked: bool,
     /// Other processes may write to the standard streams.
     pub ordered: bool,
-    /// A file whose lock is the turn: the kernel takes it back from a process
-    /// that is killed.
+    /// A file whose first byte's lock is the turn and whose second's is the
+    /// right to write to a standard stream: the kernel takes locks back from a
+    /// process that is killed.
     turn: OwnedFd,
     /// The recording's folder, once its path may be out of reach.
     opened: Option<OwnedFd>,
+}
+
+/// The right to write to a standard stream, given back when dropped.
+pub struct OutputLock {
+    file: i32,
+}
+
+impl Drop for OutputLock {
+    fn drop(&mut self) {
+        // Unlocking what is locked cannot fail.
+        let _ = lock(self.file, OUTPUT_BYTE, libc::F_UNLCK);
+    }
+}
+
+const TURN_BYTE: i64 = 0;
+const OUTPUT_BYTE: i64 = 1;
+
+/// Locks or unlocks one byte of a file, waiting as long as it takes.
+fn lock(file: i32, byte: i64, kind: libc::c_int) -> std::io::Result<()> {
+    loop {
+        // SAFETY: a zeroed flock is valid; the descriptor is the tree's, which
+        // lives as long as the vm.
+        let result = unsafe {
+            let mut lock: libc::flock = std::mem::zeroed();
+            lock.l_type = kind as libc::c_short;
+            lock.l_start = byte;
+            lock.l_len = 1;
+            libc::fcntl(file, libc::F_SETLKW, &lock)
+        };
+        if result == 0 {
+            return Ok(());
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
 }
 
 impl Tree {
@@ -150,29 +188,11 @@ impl Tree {
         Some(name)
     }
 
-    fn lock(&self, kind: libc::c_int) -> std::io::Result<()> {
-        loop {
-            // SAFETY: a zeroed flock is valid; the descriptor is ours.
-            let result = unsafe {
-                let mut lock: libc::flock = std::mem::zeroed();
-                lock.l_type = kind as libc::c_short;
-                libc::fcntl(self.turn.as_raw_fd(), libc::F_SETLKW, &lock)
-            };
-            if result == 0 {
-                return Ok(());
-            }
-            let error = std::io::Error::last_os_error();
-            if error.kind() != std::io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        }
-    }
-
     /// Waits for the turn among processes that share memory; returns its
     /// number.
     pub fn take_turn(&self) -> Result<u64, Error> {
         self.shared.waiting.fetch_add(1, Ordering::SeqCst);
-        let taken = self.lock(libc::F_WRLCK);
+        let taken = lock(self.turn.as_raw_fd(), TURN_BYTE, libc::F_WRLCK);
         self.shared.waiting.fetch_sub(1, Ordering::SeqCst);
         taken.map_err(|error| {
             Error::Machine(format!("cannot lock memory that processes share: {error}"))
@@ -187,7 +207,7 @@ impl Tree {
     pub fn give_turn(&self) {
         let turns = self.shared.turns.load(Ordering::SeqCst);
         // Unlocking what is locked cannot fail.
-        let _ = self.lock(libc::F_UNLCK);
+        let _ = lock(self.turn.as_raw_fd(), TURN_BYTE, libc::F_UNLCK);
         // Whoever waits gets it, not whoever is awake.
         let mut rounds = 0;
         while rounds < 70
@@ -224,7 +244,16 @@ impl Tree {
         self.shared.next_process.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Number of the next write to a standard stream.
+    /// Waits until no other process writes to a standard stream. None if that
+    /// cannot be: the order may then be told wrongly.
+    pub fn lock_output(&self) -> Option<OutputLock> {
+        let file = self.turn.as_raw_fd();
+        lock(file, OUTPUT_BYTE, libc::F_WRLCK).ok()?;
+        Some(OutputLock { file })
+    }
+
+    /// Number of the next write to a standard stream, taken by whoever has just
+    /// made it and still has the lock.
     pub fn next_write(&self) -> u64 {
         self.shared.turn.fetch_add(1, Ordering::SeqCst)
     }

@@ -242,7 +242,15 @@ impl Holder {
         }
     }
 
+    /// Lets a stopped thread go for good, unless it has run into a breakpoint
+    /// and not been told yet: the kernel stops a thread that was interrupted
+    /// before it delivers the trap, which would end the program if nobody
+    /// traced it. Such a thread runs on to its trap.
     fn release_stopped(&mut self, tid: Tid, signal: i32) {
+        if task::trap_pending(tid) && !task::blocks_traps(tid) {
+            let _ = ptrace::resume(tid, signal);
+            return;
+        }
         let _ = ptrace::detach(tid, signal);
         self.detached.insert(tid);
     }

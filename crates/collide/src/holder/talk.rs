@@ -20,7 +20,7 @@ pub(super) const TELL: Duration = Duration::from_millis(30);
 
 /// How long letting go may take before the holder gives up waiting for
 /// threads that do not stop.
-pub(super) const LETTING_GO: Duration = Duration::from_secs(3);
+pub(super) const LETTING_GO: Duration = Duration::from_secs(10);
 
 impl Holder {
     pub(super) fn tell(&mut self, all: bool) {

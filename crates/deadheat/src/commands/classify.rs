@@ -4,7 +4,7 @@
 use super::Failure;
 use crate::exploration::{self, ExploreOptions};
 use crate::inputs;
-use crate::orders;
+use crate::orders::{self, Effort};
 use crate::phase;
 use crate::reporting::ReportOptions;
 use report::Stream;
@@ -33,6 +33,11 @@ pub struct Arguments {
     /// Try every instance that was listed, however long it takes
     #[arg(long)]
     all_instances: bool,
+    /// Instructions to spend on playing instances in both orders, all races
+    /// together: the first of each race, then the last, then some between
+    #[arg(long, value_name = "N", default_value_t = orders::INSTRUCTIONS,
+          conflicts_with = "all_instances")]
+    order_instructions: u64,
     /// Record the program of the first recording again with another input, and
     /// classify the races of that run as well: a file is a standard input; one
     /// that ends in `.args` holds an argument vector per line (`-n 3 'two
@@ -56,10 +61,13 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let reporting = arguments.report.prepare(Stream::Stdout)?;
-    let limit = if arguments.all_instances {
-        usize::MAX
+    let effort = if arguments.all_instances {
+        Effort::all()
     } else {
-        orders::INSTANCES
+        Effort {
+            instructions: arguments.order_instructions,
+            ..Effort::default()
+        }
     };
     let options = detect::Options {
         forget_sync: arguments.forget_sync.clone(),
@@ -85,7 +93,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let mut reports = Vec::new();
     for recording in &recordings {
         let mut report = phase::detecting(recording, || detect::detect(recording, &options))?;
-        orders::play(&mut report, recording, limit)?;
+        orders::play(&mut report, recording, effort)?;
         exploration::classify(
             &mut report,
             recording,

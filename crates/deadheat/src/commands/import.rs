@@ -125,7 +125,7 @@ fn in_recordings(arguments: &Arguments, candidates: &[Race]) -> Result<Outcome, 
         });
         found.races = kept;
         if arguments.then_classify {
-            orders::play(&mut found, recording, orders::INSTANCES)?;
+            orders::play(&mut found, recording, orders::Effort::default())?;
             let schedules = exploration::SCHEDULES;
             exploration::classify(&mut found, recording, &arguments.explore, schedules, None)?;
         }

@@ -52,6 +52,7 @@ impl Failure {
 impl From<vm::Error> for Failure {
     fn from(error: vm::Error) -> Self {
         let code = match &error {
+            vm::Error::Record(error) if error.is_full_disk() => race::exit_code::FAILURE,
             vm::Error::Program(_) | vm::Error::Record(_) => race::exit_code::USAGE,
             _ => race::exit_code::FAILURE,
         };

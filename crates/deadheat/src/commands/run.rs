@@ -183,7 +183,7 @@ pub fn find_and_play(
     options: &detect::Options,
 ) -> Result<race::Report, Failure> {
     let mut report = phase::detecting(directory, || detect::detect(directory, options))?;
-    orders::play(&mut report, directory, orders::INSTANCES)?;
+    orders::play(&mut report, directory, orders::Effort::default())?;
     exploration::classify(
         &mut report,
         directory,

@@ -28,8 +28,26 @@ impl Observer for Follower {
         }
     }
 
-    fn known_by(&self, _thread: u32) -> Compare {
-        Compare::Zero
+    fn reads_by_start(&self) -> bool {
+        true
+    }
+
+    fn has_epochs(&self) -> bool {
+        false
+    }
+
+    fn known_by(&self, thread: u32) -> Compare {
+        let state = self.0.borrow();
+        // What an allocator does to its own memory is its own business.
+        let inside = state
+            .heap
+            .as_ref()
+            .is_some_and(|heap| heap.is_inside(thread));
+        if inside && state.invariants.is_empty() {
+            Compare::Everything
+        } else {
+            Compare::Zero
+        }
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {
@@ -148,7 +166,8 @@ impl Observer for Follower {
     fn hook(&mut self, moment: Moment, registers: &Registers) -> AfterHook {
         let mut state = self.0.borrow_mut();
         let state = &mut *state;
-        if state.after.contains(&registers.rip)
+        if !state.after.is_empty()
+            && state.after.contains(&registers.rip)
             && let Some(bias) = state.bias
         {
             let violations: Vec<Violation> = state

@@ -43,6 +43,7 @@ use follower::Follower;
 use heap::Heap;
 use invariant::{Violation, Watched};
 use returns::Returns;
+use rustc_hash::{FxHashMap, FxHashSet};
 use shadow::Marks;
 use state::State;
 use std::cell::RefCell;
@@ -108,19 +109,19 @@ impl Watching {
             directory: directory_of(recording),
             bias: None,
             names,
-            functions: HashMap::new(),
+            functions: FxHashMap::default(),
             mapped: HashMap::new(),
             modules: Rc::new(ModuleMap::new()),
             marks,
             not_followed: Vec::new(),
             followed: false,
             held: HashMap::new(),
-            after: HashSet::new(),
+            after: FxHashSet::default(),
             more: Vec::new(),
             judging: false,
             findings: Vec::new(),
             seen: HashSet::new(),
-            origins: HashMap::new(),
+            origins: FxHashMap::default(),
         };
         let state = Rc::new(RefCell::new(state));
         vm.observe(Box::new(Follower(state.clone())));

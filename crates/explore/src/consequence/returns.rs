@@ -18,7 +18,8 @@
 use super::code::{Origin, origin_of};
 use super::shadow::Marks;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use symbols::{LoadedModule, ModuleMap, StackFrame};
 use vm::Vm;
@@ -50,10 +51,10 @@ pub struct Returns {
     /// By thread, the outermost frame first.
     slots: BTreeMap<u32, Vec<Slot>>,
     /// Functions to follow, and how often each was entered.
-    functions: HashMap<u64, u32>,
+    functions: FxHashMap<u64, u32>,
     searched: u64,
     /// Where frames that were alive at the race point return to.
-    behind_calls: HashSet<u64>,
+    behind_calls: FxHashSet<u64>,
     marks: Option<Marks>,
 }
 

@@ -8,6 +8,7 @@ use super::returns::{Returns, Slot};
 use super::shadow::Marks;
 use crate::names;
 use race::Moment;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -27,7 +28,7 @@ pub struct State {
     pub directory: PathBuf,
     pub bias: Option<u64>,
     pub names: Vec<(String, Function)>,
-    pub functions: HashMap<u64, Function>,
+    pub functions: FxHashMap<u64, Function>,
     /// What was found in modules mapped before.
     pub mapped: HashMap<(u64, PathBuf), Vec<u64>>,
     pub modules: Rc<ModuleMap>,
@@ -38,12 +39,12 @@ pub struct State {
     /// Locks held, by thread.
     pub held: HashMap<u32, u32>,
     /// Instructions behind writes that `@write` invariants are about.
-    pub after: HashSet<u64>,
+    pub after: FxHashSet<u64>,
     pub more: Vec<u64>,
     pub judging: bool,
     pub findings: Vec<Finding>,
     pub seen: HashSet<(ErrorKind, u64)>,
-    pub origins: HashMap<u64, Origin>,
+    pub origins: FxHashMap<u64, Origin>,
 }
 
 impl State {

@@ -24,9 +24,10 @@ pub(crate) use inputs::{Arrived, Inputs};
 pub(crate) use outputs::Outputs;
 pub(crate) use overlay::Overlay;
 
-use crate::record::Files;
+use crate::record::{Files, InputReader};
 use crate::schedule::Random64;
 use std::path::PathBuf;
+use std::rc::Rc;
 
 /// The call under way, as far as the outside is concerned.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,9 +43,21 @@ pub(crate) struct Asking {
     pub harmless: bool,
 }
 
+/// Recorded inputs that nobody has read yet.
+pub(crate) struct ToCome {
+    pub reader: InputReader,
+    /// What took each of the recording's inputs, and which is next.
+    pub index: Option<Rc<InputIndex>>,
+    pub count: usize,
+}
+
 /// What a copy knows of the outside.
 pub(crate) struct CopyIo {
-    pub inputs: Inputs,
+    /// Use `inputs()` where those to come matter.
+    pub known_inputs: Inputs,
+    /// The rest of the recorded inputs: read when the copy first asks for one,
+    /// which most do not.
+    pub to_come: Option<ToCome>,
     pub files: Option<Files>,
     pub overlay: Overlay,
     pub outputs: Outputs,
@@ -63,7 +76,8 @@ impl CopyIo {
         recorded_at: Option<std::time::SystemTime>,
     ) -> Self {
         CopyIo {
-            inputs,
+            known_inputs: inputs,
+            to_come: None,
             files,
             overlay: Overlay::new(recorded_at),
             outputs: Outputs::default(),
@@ -71,6 +85,23 @@ impl CopyIo {
             asking: Asking::default(),
             directory: PathBuf::from("/"),
         }
+    }
+
+    /// What the recorded run got. Where the recording cannot be read it ends:
+    /// whoever replays it says what is wrong with it.
+    pub fn inputs(&mut self) -> &mut Inputs {
+        if let Some(mut rest) = self.to_come.take() {
+            while let Ok(false) = rest.reader.at_end() {
+                let index = rest.index.as_ref();
+                let by = index.and_then(|index| index.consumed.get(rest.count).copied());
+                let Ok(effect) = rest.reader.next_effect() else {
+                    break;
+                };
+                self.known_inputs.expect(effect, by);
+                rest.count += 1;
+            }
+        }
+        &mut self.known_inputs
     }
 }
 

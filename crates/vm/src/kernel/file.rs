@@ -539,9 +539,16 @@ impl Vm {
         };
         if host.positioned || position.is_some() {
             transfer.position = Some(position.unwrap_or(host.offset));
-            let result = self
-                .io
-                .external(libc::SYS_write as u32, || (transfer.perform(), Vec::new()))?;
+            let _order = self.lock_output(fd);
+            let result = self.io.external(libc::SYS_write as u32, || {
+                let mut result = transfer.perform();
+                // Files of /proc that take what is written and have no places.
+                if result == -i64::from(libc::ESPIPE) && position.is_none() {
+                    transfer.position = None;
+                    result = transfer.perform();
+                }
+                (result, Vec::new())
+            })?;
             if position.is_none() && result > 0 {
                 self.kernel.fds.get(fd)?.offset += result as u64;
             }
@@ -565,9 +572,14 @@ impl Vm {
                 transfer.ranges = vec![ranges.first().map_or((0, 0), |range| (range.0, 0))];
             }
             let part = transfer.ranges.clone();
+            let order = self.lock_output(fd);
             let result = self.io.external(libc::SYS_write as u32, || {
                 (transfer.attempt(host.kind), Vec::new())
             })?;
+            if result > 0 {
+                self.wrote(fd, &part, result)?;
+            }
+            drop(order);
             if result == WOULD_BLOCK {
                 if !host.blocking() || call.interrupted {
                     if call.done > 0 {
@@ -588,7 +600,6 @@ impl Vm {
                 }
                 return Ok(result);
             }
-            self.wrote(fd, &part, result)?;
             call.done += result as u64;
             // A blocking write to a stream ends when all is written; other
             // things may take less.
@@ -731,7 +742,7 @@ impl Vm {
         }
     }
 
-    fn standard_stream(&self, fd: i32) -> Option<i32> {
+    pub(super) fn standard_stream(&self, fd: i32) -> Option<i32> {
         match &self.kernel.fds.peek_fd(fd)?.object {
             Object::Host(file) => file.standard_stream,
             _ => None,

@@ -280,7 +280,7 @@ impl Vm {
             return Err(Halt::Errno(libc::ENOSYS));
         };
         let asking = copy.asking;
-        if let Some(effect) = copy.inputs.answer(&asking, number as u32) {
+        if let Some(effect) = copy.inputs().answer(&asking, number as u32) {
             if effect.result >= 0 && !effect.writes.is_empty() {
                 // Lengths that the call itself returns come first.
                 for ((_, bytes), (target, room)) in effect.writes.iter().zip(written(effect.result))
@@ -385,7 +385,8 @@ impl Vm {
             let Some(copy) = self.io.copy() else {
                 return Err(Halt::Errno(libc::EIO));
             };
-            let inputs = &copy.inputs;
+            copy.inputs();
+            let inputs = &copy.known_inputs;
             let bytes = copy.overlay.read(&path, at, length, |at, length| {
                 inputs.contents(stream, at, length)
             });
@@ -454,7 +455,7 @@ impl Vm {
         let Some(copy) = self.io.copy() else {
             return Err(Halt::Errno(libc::EIO));
         };
-        let taken = copy.inputs.taken;
+        let taken = copy.known_inputs.taken;
         if host.kind == Kind::Regular && (host.positioned || position.is_some()) {
             let at = position.unwrap_or(host.offset);
             copy.overlay.write(&path, at, &bytes, moment, taken);
@@ -517,7 +518,7 @@ impl Vm {
                 let there = self
                     .io
                     .copy()
-                    .is_some_and(|copy| copy.inputs.ready(stream, now).0);
+                    .is_some_and(|copy| copy.inputs().ready(stream, now).0);
                 let readable = libc::POLLIN | libc::POLLRDNORM;
                 let writable = libc::POLLOUT | libc::POLLWRNORM;
                 return writable | if there { readable } else { 0 };
@@ -535,7 +536,7 @@ impl Vm {
         let stream = self.stream_of_description(id);
         self.io
             .copy()
-            .map_or(0, |copy| copy.inputs.ready(stream, now).1)
+            .map_or(0, |copy| copy.inputs().ready(stream, now).1)
     }
 
     /// In a copy: everything written since it was made.
@@ -557,6 +558,6 @@ impl Vm {
 
     /// In a copy: how many inputs it has taken.
     pub fn inputs_taken(&mut self) -> u64 {
-        self.io.copy().map_or(0, |copy| copy.inputs.taken)
+        self.io.copy().map_or(0, |copy| copy.known_inputs.taken)
     }
 }

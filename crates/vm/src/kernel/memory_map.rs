@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Copies of files that are mapped shared, by identity.
+/// Copies of files that are mapped and that the guest may write, by identity.
 #[derive(Default)]
 pub struct SharedFiles {
     copies: BTreeMap<Identity, File>,
@@ -65,7 +65,7 @@ fn failed(error: std::io::Error) -> Halt {
 
 impl Vm {
     /// While replaying, the copy that stands for the file behind `fd` in
-    /// shared mappings, if there is one: what the guest writes to the file
+    /// mappings, if there is one: what the guest writes to the file
     /// goes there.
     pub(super) fn replayed_copy(&mut self, fd: i32) -> Option<&File> {
         let Object::Host(file) = &self.kernel.fds.peek_fd(fd)?.object else {
@@ -74,7 +74,7 @@ impl Vm {
         self.kernel.shared_files.copies.get(&file.identity?)
     }
 
-    /// The copy to map shared in place of `original`, made if need be. None
+    /// The copy to map in place of `original`, made if need be. None
     /// for a file that the guest only reads: nothing can tell a private
     /// mapping from a shared one then.
     fn stand_in(&mut self, fd: i32, path: &Path, original: &File) -> Result<Option<File>, Halt> {
@@ -146,8 +146,10 @@ impl Vm {
             }
             let (path, mut file) = self.file_to_map(fd as i32, writable)?;
             // A replay must not write to the world, nor see its changes: it
-            // maps a copy, the same one at every mapping of the file.
-            if shared && !self.io.is_live() {
+            // maps a copy, the same one at every mapping of the file. (What the
+            // guest writes to a file later shows in private mappings as well,
+            // where they have not been written to.)
+            if !self.io.is_live() {
                 match self.stand_in(fd as i32, &path, &file)? {
                     Some(copy) => file = copy,
                     None => request.shared = false,
@@ -359,6 +361,8 @@ impl Vm {
                 }
                 Ok(0)
             }
+            // Would break snapshots, and programs must know that it is not done.
+            libc::MADV_WIPEONFORK => Err(Halt::Errno(libc::EINVAL)),
             // Hints, and requests that would break snapshots (DONTFORK…).
             _ => Ok(0),
         }

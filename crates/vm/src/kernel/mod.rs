@@ -133,6 +133,7 @@ pub struct Kernel {
 impl Vm {
     /// The current thread has executed a `syscall` instruction.
     pub(crate) fn system_call(&mut self) -> Result<Option<SliceEnd>, Error> {
+        self.clock.call();
         let gpr = &mut self.regs().gpr;
         let call = Call {
             number: gpr[reg::RAX],
@@ -257,7 +258,15 @@ impl Vm {
         if let Some(delivered) = self.deliver_after(interrupted)? {
             return Ok(Some(delivered));
         }
-        Ok(end.or_else(|| self.sequencer_after_call()))
+        Ok(end
+            .or_else(|| self.timer_after_call())
+            .or_else(|| self.sequencer_after_call()))
+    }
+
+    /// The time that calls have taken may bring a timer's.
+    fn timer_after_call(&mut self) -> Option<SliceEnd> {
+        let due = self.next_timer()? <= self.now();
+        due.then(|| self.give_way(SliceEnd::Interrupted)).flatten()
     }
 
     fn tell_syscall(&mut self, call: &Call, result: i64) {

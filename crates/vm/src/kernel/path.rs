@@ -26,6 +26,8 @@ pub(super) enum Place {
     Executable,
     /// To something of /proc that the vm writes itself; with the host's path.
     Shown(Shown, Vec<u8>),
+    /// To the memory of a process.
+    Memory(Vec<u8>),
 }
 
 /// A recorded path, if it is one (and not `pipe:[…]` and the like).
@@ -107,6 +109,13 @@ impl Vm {
             known.then_some(tid)
         };
         let mut rest = parts.get(2..)?;
+        if matches!(rest, ["mem"] | ["task", _, "mem"]) {
+            let path = match own(parts[1]) {
+                Some(_) => b"/proc/self/mem".to_vec(),
+                None => path.to_vec(),
+            };
+            return Some(Place::Memory(path));
+        }
         if parts[1] == "thread-self" || own(parts[1])? != pid {
             thread = own(parts[1])?;
         }
@@ -149,7 +158,7 @@ impl Vm {
     /// The path to hand to the host.
     fn host_path(&mut self, directory: i32, path: Vec<u8>) -> Result<CString, Halt> {
         match self.place(directory, path) {
-            Place::Host(path) | Place::Shown(_, path) => c_string(path),
+            Place::Host(path) | Place::Memory(path) | Place::Shown(_, path) => c_string(path),
             Place::Executable => {
                 let path = self.kernel.process.executable.clone();
                 c_string(path.into_os_string().into_vec())
@@ -175,7 +184,7 @@ impl Vm {
                 })) => path.as_os_str().as_bytes().to_vec(),
                 _ => path,
             },
-            Place::Host(_) | Place::Shown(..) => path,
+            Place::Host(_) | Place::Memory(_) | Place::Shown(..) => path,
         }
     }
 
@@ -289,13 +298,14 @@ impl Vm {
         let mut stream = None;
         let string = match self.place(directory, name.clone()) {
             // What is written there goes past the vm, and a replay lacks it.
-            Place::Host(path)
-                if path == b"/proc/self/mem" && flags & libc::O_ACCMODE != libc::O_RDONLY =>
-            {
-                self.say("/proc/self/mem cannot be written to; the program is told so (EACCES)");
+            Place::Memory(path) if flags & libc::O_ACCMODE != libc::O_RDONLY => {
+                self.say(&format!(
+                    "{} cannot be written to; the program is told so (EACCES)",
+                    String::from_utf8_lossy(&path)
+                ));
                 return Err(Halt::Errno(libc::EACCES));
             }
-            Place::Host(path) => c_string(path)?,
+            Place::Host(path) | Place::Memory(path) => c_string(path)?,
             Place::Executable => self.host_path(directory, name.clone())?,
             Place::Descriptor(fd) => {
                 let description = self
@@ -584,7 +594,7 @@ impl Vm {
                     }
                 }
             }
-            Place::Host(_) | Place::Shown(..) => {
+            Place::Host(_) | Place::Memory(_) | Place::Shown(..) => {
                 let number = self.host_directory(directory, &name)?;
                 let string = self.host_path(directory, name)?;
                 return self.read_host_link(number, &string, buffer, size);

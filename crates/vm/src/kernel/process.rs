@@ -20,7 +20,7 @@ use crate::record::{
 };
 use crate::schedule::Random64;
 use crate::thread::{HostInterest, Wait, WaitOn};
-use crate::tree::Children;
+use crate::tree::{Children, OutputLock};
 use crate::{host, host_signals, layout, memory};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -563,6 +563,18 @@ fn receive(fd: i32) -> Option<Vec<(u64, usize)>> {
 }
 
 impl Vm {
+    /// Before a host write to `fd`: while recording, keeps other processes from
+    /// writing to the standard streams until it is dropped, so that writes have
+    /// the order of their numbers. Nothing that waits may be done meanwhile.
+    pub(super) fn lock_output(&self, fd: i32) -> Option<OutputLock> {
+        if !self.io.is_live() {
+            return None;
+        }
+        let tree = self.tree.as_ref().filter(|tree| tree.ordered)?;
+        self.standard_stream(fd)?;
+        tree.lock_output()
+    }
+
     /// While recording: the number of a write to a standard stream that other
     /// processes write to as well. `None` where there are none.
     pub(super) fn order_output(&mut self) -> Result<Option<u64>, Error> {
@@ -572,6 +584,8 @@ impl Vm {
         let number = self
             .io
             .external(tag::ORDER, || (tree.next_write() as i64, Vec::new()))?;
+        // Others have seen it: it must be in the recording, whoever kills us.
+        self.flush_soon();
         Ok(Some(number as u64))
     }
 

@@ -462,6 +462,7 @@ impl Vm {
             let skip = call.done;
             let ranges = super::file::section(&message.ranges, skip, u64::MAX);
             let part = ranges.clone();
+            let order = self.lock_output(fd);
             let result = self.io.external(libc::SYS_sendmsg as u32, || {
                 // SAFETY: all zeros is an empty message; its parts live
                 // across the call, guest ranges are checked by the kernel.
@@ -492,6 +493,10 @@ impl Vm {
                 let again = result == -i64::from(libc::EAGAIN);
                 (if again { WOULD_BLOCK } else { result }, Vec::new())
             })?;
+            if result > 0 {
+                self.wrote(fd, &part, result)?;
+            }
+            drop(order);
             if result == WOULD_BLOCK {
                 let waits = host.blocking() && message.flags & libc::MSG_DONTWAIT == 0;
                 if !waits || call.interrupted {
@@ -511,7 +516,6 @@ impl Vm {
                     result
                 });
             }
-            self.wrote(fd, &part, result)?;
             call.done += result as u64;
             if call.done >= whole || result == 0 {
                 return Ok(call.done as i64);

@@ -119,6 +119,7 @@ impl Vm {
         let shown = matches!(&self.kernel.fds.get(output)?.object,
             Object::Host(file) if file.standard_stream.is_some());
         let position = host.positioned.then_some(host.offset);
+        let _order = self.lock_output(output);
         let (result, bytes) = self.io.external_bytes(libc::SYS_sendfile as u32, || {
             if host.kind != Kind::Regular && !ready(host.number, libc::POLLOUT) {
                 return (WOULD_BLOCK, Vec::new());

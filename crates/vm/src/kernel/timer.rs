@@ -91,7 +91,7 @@ impl Vm {
     }
 
     /// Instructions until the next timer of any kind expires.
-    pub(crate) fn instructions_to_timer(&self) -> Option<u64> {
+    pub fn instructions_to_timer(&self) -> Option<u64> {
         self.kernel
             .timers
             .timers

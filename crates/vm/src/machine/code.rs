@@ -45,6 +45,11 @@ impl Vm {
     pub(super) fn run_part(&mut self, budget: u64) -> Result<SliceEnd, Error> {
         self.granted = budget;
         self.cut = false;
+        self.context.tells_sequencers = u64::from(match &self.pace {
+            _ if self.one_thread => self.before_syscalls,
+            Pace::Policy { policy, .. } => policy.at_sequencers(),
+            Pace::Follow(_) => false,
+        });
         self.set_remaining(budget);
         if let Some(end) = self.resume_call()? {
             return Ok(end);
@@ -169,8 +174,13 @@ impl Vm {
     /// better).
     pub(crate) fn give_way(&mut self, end: SliceEnd) -> Option<SliceEnd> {
         let here = self.here(end == SliceEnd::Sequencer);
+        if here.sequencer && self.one_thread {
+            return self.before_syscalls.then_some(end);
+        }
         match &mut self.pace {
-            Pace::Policy { policy, .. } if here.sequencer => policy.ends_here(&here).then_some(end),
+            Pace::Policy { policy, .. } if here.sequencer => {
+                (policy.at_sequencers() && policy.ends_here(&here)).then_some(end)
+            }
             Pace::Policy { .. } => Some(end),
             Pace::Follow(_) => None,
         }

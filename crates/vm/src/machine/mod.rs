@@ -105,6 +105,9 @@ pub struct Vm {
     pub(crate) guard: Option<Guard>,
     pub(crate) guard_failed: Option<RecordError>,
     sample: u64,
+    /// Instructions since the last sample when the running slice began: slices
+    /// shorter than the distance of samples get theirs as well.
+    since_sample: u64,
     hot_after: u8,
     pub space: Space,
     pub threads: BTreeMap<u32, Thread>,
@@ -163,6 +166,8 @@ pub struct Vm {
     pub(crate) muted: bool,
     /// Stop before system calls instead of making them.
     before_syscalls: bool,
+    /// A thread runs alone, by `run_thread`: no policy is asked.
+    one_thread: bool,
     /// This process was just forked: the slice under way is its parent's.
     reborn: bool,
     /// The slice under way was cut short by a signal.
@@ -197,6 +202,7 @@ impl Vm {
             guard: None,
             guard_failed: None,
             sample: SAMPLE,
+            since_sample: 0,
             hot_after: HOT,
             space: Space::default(),
             threads: BTreeMap::new(),
@@ -234,6 +240,7 @@ impl Vm {
             kernel_writes: Vec::new(),
             muted: false,
             before_syscalls: false,
+            one_thread: false,
             reborn: false,
             cut: false,
             flushed_at: 0,
@@ -319,7 +326,8 @@ impl Vm {
     }
 
     fn set_remaining(&mut self, instructions: u64) {
-        let chunk = instructions.min(self.sample);
+        // A block may run before it is counted: the chunk must hold it.
+        let chunk = instructions.min((self.sample - self.since_sample).max(SLACK));
         self.reserve = instructions - chunk;
         self.context.remaining = chunk as i64 - SLACK as i64;
     }

@@ -34,6 +34,14 @@ impl Vm {
         self.instrumentation.accesses = !interests.is_empty();
         // There is one shadow, and who has none needs every access.
         self.instrumentation.only_unknown = interests.len() == 1 && interests[0].only_unknown;
+        let only = self
+            .observers
+            .iter()
+            .find(|observer| observer.interest().accesses)
+            .filter(|_| self.instrumentation.only_unknown);
+        self.instrumentation.reads_by_start =
+            only.is_some_and(|observer| observer.reads_by_start());
+        self.instrumentation.epochs = only.is_some_and(|observer| observer.has_epochs());
         self.instrumentation.stack = interests.iter().any(|interest| interest.stack);
         self.flush_cache();
         for (range, path, offset) in self.mapped_code() {
@@ -74,6 +82,7 @@ impl Vm {
     /// instructions, however seldom it runs: for tests of traces.
     pub fn trace_eagerly(&mut self, instructions: u64) {
         self.sample = instructions.max(2 * SLACK);
+        self.since_sample = 0;
         self.hot_after = 1;
     }
 

@@ -92,7 +92,7 @@ impl Vm {
                 // comes now, unless a timer is earlier.
                 if next_deadline.is_none_or(|deadline| arrival <= deadline) {
                     if let Some(copy) = self.io.copy() {
-                        copy.inputs.release(arrival);
+                        copy.inputs().release(arrival);
                     }
                     self.clock.jumped += arrival.saturating_sub(now);
                     self.wake_outside_waiters();
@@ -160,7 +160,7 @@ impl Vm {
 
     /// In a copy: when the next input arrives.
     pub(super) fn next_arrival(&mut self, now: u64) -> Option<u64> {
-        self.io.copy()?.inputs.next_arrival(now)
+        self.io.copy()?.inputs().next_arrival(now)
     }
 
     /// Signals that have reached the vm become the guest's.
@@ -177,6 +177,11 @@ impl Vm {
     }
 
     /// Writes everything that has gathered to the recording.
+    /// Flushes at the end of the slice.
+    pub(crate) fn flush_soon(&mut self) {
+        self.flushed_at = 0;
+    }
+
     pub(crate) fn flush_recording(&mut self) -> Result<(), Error> {
         // Inputs first: a schedule without its inputs is of no use.
         self.io.flush()?;
@@ -293,8 +298,17 @@ impl Vm {
         let Some(io) = self.io.copy() else {
             return;
         };
-        let next = io.inputs.next_arrival(copy.looked_at);
-        copy.looked_at = copy.looked_at.max(now);
+        let from = copy.looked_at;
+        copy.looked_at = from.max(now);
+        let waits = |thread: &Thread| {
+            matches!(&thread.state, State::Blocked(wait)
+                if matches!(wait.on, WaitOn::Host(_) | WaitOn::Child))
+        };
+        // Who comes to wait later looks for itself first.
+        if !self.threads.values().any(waits) {
+            return;
+        }
+        let next = io.inputs().next_arrival(from);
         if next.is_some_and(|time| time <= now) {
             self.wake_outside_waiters();
         }

@@ -68,6 +68,7 @@ impl Vm {
     pub(super) fn retire(&mut self) -> u64 {
         self.drain_ring();
         self.granted -= self.remaining();
+        self.since_sample = (self.since_sample + self.granted) % self.sample;
         self.set_remaining(0);
         self.total += self.granted;
         if let Some(thread) = self.threads.get_mut(&self.current) {

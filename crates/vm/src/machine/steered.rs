@@ -6,10 +6,10 @@ use crate::Error;
 use crate::context::reg;
 use crate::kernel::signal::SignalInfo;
 use crate::record::Step;
-use crate::schedule::{Choice, Here, Policy, Recorded, SliceEnd};
+use crate::schedule::{Choice, Here, Policy, Recorded, Script, SliceEnd};
 use crate::thread::State;
 use race::Moment;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 /// What makes a vm a copy (see `snapshot`).
 pub(super) struct CopyState {
@@ -100,36 +100,34 @@ impl Vm {
         }
     }
 
+    /// In a copy: instructions that are left before it stops.
+    pub fn left_to_limit(&self) -> u64 {
+        let limit = self.copy.as_ref().map_or(u64::MAX, |copy| copy.limit);
+        limit.saturating_sub(self.instructions())
+    }
+
     pub(super) fn make_schedule_a_guide(&mut self) -> Result<(), Error> {
-        let mut slices = VecDeque::new();
         // The slice under way goes on first.
         let rest = self.slice.take();
-        if let Some(slice) = rest {
-            slices.push_back(Choice {
-                thread: slice.thread,
-                instructions: slice.planned - slice.done,
-            });
+        let first = rest.map(|slice| Choice {
+            thread: slice.thread,
+            instructions: slice.planned - slice.done,
+        });
+        let mut guide = Recorded::new(first.into_iter().collect(), crate::DEFAULT_QUANTUM);
+        if let Pace::Follow(steps) = &mut self.pace
+            && rest.is_some()
+        {
+            steps.next_step()?;
         }
-        if let Pace::Follow(steps) = &mut self.pace {
-            if rest.is_some() {
-                steps.next_step()?;
-            }
-            while let Some(step) = steps.next_step()? {
-                if let Step::Slice {
-                    thread,
-                    instructions,
-                    ..
-                } = step
-                {
-                    slices.push_back(Choice {
-                        thread,
-                        instructions,
-                    });
-                }
-            }
+        let aimless = Pace::Policy {
+            policy: Box::new(Script::new(Vec::new())),
+            steps: None,
+        };
+        if let Pace::Follow(steps) = std::mem::replace(&mut self.pace, aimless) {
+            guide = guide.then(steps);
         }
         self.pace = Pace::Policy {
-            policy: Box::new(Recorded::new(slices, crate::DEFAULT_QUANTUM)),
+            policy: Box::new(guide),
             steps: None,
         };
         Ok(())
@@ -255,8 +253,9 @@ impl Vm {
     /// In a copy: schedules by `policy` from here on.
     pub fn schedule_by(&mut self, policy: Box<dyn Policy>) {
         if self.copy.is_some() {
-            self.instrumentation.sequencers = policy.at_sequencers();
-            self.flush_cache();
+            if policy.at_sequencers() {
+                self.tell_sequencers();
+            }
             self.break_off_slice();
             self.pace = Pace::Policy {
                 policy,
@@ -281,6 +280,16 @@ impl Vm {
         }
     }
 
+    /// Translated code can come back after every locked instruction from here
+    /// on. Whoever will stop copies at sequencers says so before the guest
+    /// runs: the copies then go on with the code they find.
+    pub fn tell_sequencers(&mut self) {
+        if !self.instrumentation.sequencers {
+            self.instrumentation.sequencers = true;
+            self.flush_cache();
+        }
+    }
+
     /// In a copy: runs one thread alone for at most `instructions`. With
     /// `to_sequencer` it stops before its next system call and after its next
     /// locked instruction.
@@ -293,11 +302,11 @@ impl Vm {
         if self.ended.is_some() || !self.threads.contains_key(&thread) {
             return Ok(SliceEnd::Exited);
         }
-        if self.instrumentation.sequencers != to_sequencer {
-            self.instrumentation.sequencers = to_sequencer;
-            self.flush_cache();
+        if to_sequencer {
+            self.tell_sequencers();
         }
         self.before_syscalls = to_sequencer;
+        self.one_thread = true;
         self.break_off_slice();
         // Whoever asks for this thread means its next instruction, also where
         // slices may end.
@@ -309,6 +318,7 @@ impl Vm {
         });
         let end = self.run_part(slice.planned);
         self.before_syscalls = false;
+        self.one_thread = false;
         let end = end?;
         let done = self.retire();
         self.finish_slice(Slice { done, ..slice }, end)?;

@@ -357,8 +357,39 @@ fn masked(machine: &Machine, instruction: &Instruction, read: bool, write: bool)
     let width = instruction.memory_size().element_size().max(1);
     let mask = machine.mask_register(instruction.op_mask());
     let start = machine.address(instruction);
-    if instruction.is_broadcast() {
-        let size = if mask == 0 { 0 } else { width as u64 };
+    let spread = matches!(
+        instruction.mnemonic(),
+        Vbroadcastss
+            | Vbroadcastsd
+            | Vbroadcastf32x2
+            | Vbroadcasti32x2
+            | Vbroadcastf32x4
+            | Vbroadcasti32x4
+            | Vbroadcastf32x8
+            | Vbroadcasti32x8
+            | Vbroadcastf64x2
+            | Vbroadcasti64x2
+            | Vbroadcastf64x4
+            | Vbroadcasti64x4
+            | Vpbroadcastb
+            | Vpbroadcastw
+            | Vpbroadcastd
+            | Vpbroadcastq
+    );
+    if instruction.is_broadcast() || spread {
+        // The mask selects where it goes: a bit for each element there.
+        let lanes = (0..instruction.op_count())
+            .map(|operand| instruction.op_register(operand))
+            .filter(|register| register.is_vector_register())
+            .map(|register| register.size() / width)
+            .max()
+            .unwrap_or(1);
+        let selected = mask << (64 - lanes.clamp(1, 64));
+        let size = match (selected, spread) {
+            (0, _) => 0,
+            (_, true) => instruction.memory_size().size() as u64,
+            (_, false) => width as u64,
+        };
         return vec![Piece {
             address: start,
             size,
@@ -489,5 +520,30 @@ mod tests {
         // vmovdqu32 [rax]{k1}, xmm0
         let seen = machine_with(&regs, &vector, &[0x62, 0xf1, 0x7e, 0x09, 0x7f, 0x00]);
         assert_eq!(seen, [(0x1000, 8, true), (0x100c, 4, true)]);
+    }
+
+    #[test]
+    fn what_is_spread_is_read_wherever_it_goes() {
+        let mut regs = Registers::default();
+        regs.gpr[reg::RAX] = 0x1000;
+        let mut vector = VectorState::default();
+        vector.bytes[512] |= 1 << 5;
+        // vbroadcasti32x4 ymm0{k1}, [rax]
+        let spread = [0x62, 0xf2, 0x7d, 0x29, 0x5a, 0x00];
+        // vpcmpd k2{k1}, ymm1, [rax]{1to8}, 4
+        let compared = [0x62, 0xf3, 0x75, 0x39, 0x1f, 0x10, 0x04];
+        for (mask, expected) in [(0xf0, (16, 4)), (0, (0, 0)), (0x80, (16, 4))] {
+            vector.bytes[1088 + 8] = mask;
+            let size = |code: &[u8]| {
+                machine_with(&regs, &vector, code)
+                    .first()
+                    .map_or(0, |seen| seen.1)
+            };
+            assert_eq!((size(&spread), size(&compared)), expected, "mask {mask:#x}");
+        }
+        // Beyond the elements of the register.
+        vector.bytes[1088 + 9] = 1;
+        vector.bytes[1088 + 8] = 0;
+        assert!(machine_with(&regs, &vector, &spread).is_empty());
     }
 }

@@ -140,9 +140,10 @@ impl Comparison {
 
     pub(crate) fn renew(&mut self, compare: Compare) {
         self.word = match compare {
-            Compare::Nothing | Compare::Everything => u64::MAX,
+            Compare::Nothing => u64::MAX,
             Compare::Epoch(present) => present.epoch | 0xff,
-            Compare::Zero => 0,
+            // What is nobody's is known without asking the routines.
+            Compare::Zero | Compare::Everything => 0,
         };
         self.marked = self.word | MARK;
         (self.own, self.clock, self.slots) = match compare {

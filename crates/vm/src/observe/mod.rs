@@ -124,6 +124,19 @@ pub struct Patience {
 pub trait Observer {
     fn interest(&self) -> Interest;
     fn accesses(&mut self, _batch: &[AccessEvent]) {}
+    /// With `only_unknown`: of a read of sixteen bytes and more, only the granule
+    /// that it begins in matters. The C library's string functions read
+    /// vectors past the end of what they are about.
+    fn reads_by_start(&self) -> bool {
+        false
+    }
+
+    /// With `only_unknown`: the words carry epochs, which locked instructions may
+    /// end. Without, they say where to look.
+    fn has_epochs(&self) -> bool {
+        true
+    }
+
     /// What accesses of a thread are known by at present (`known`).
     fn known_by(&self, _thread: u32) -> known::Compare {
         known::Compare::Nothing

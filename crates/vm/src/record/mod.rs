@@ -31,8 +31,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Version of the recording format. 2: streams have an end, checks include
-/// the status flags, long repeated string instructions count by parts.
-pub const FORMAT: u16 = 2;
+/// the status flags, long repeated string instructions count by parts. 3: system
+/// calls take time.
+pub const FORMAT: u16 = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -61,9 +62,27 @@ pub enum RecordError {
         else { "there is no such folder; `deadheat list` shows those of the store" }
     )]
     NotARecording(PathBuf),
+    #[error(
+        "{directory} has no process {number}: it has {}",
+        match .last { 0 => "only one, number 0".to_string(), last => format!("those from 0 to {last}") }
+    )]
+    NoProcess {
+        directory: PathBuf,
+        number: u32,
+        last: u32,
+    },
 }
 
 impl RecordError {
+    /// Nothing that could be asked for differently: there is no room.
+    pub fn is_full_disk(&self) -> bool {
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+        let RecordError::Write { error, .. } = self else {
+            return false;
+        };
+        matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+    }
+
     pub fn write(path: &Path, error: io::Error) -> Self {
         RecordError::Write {
             path: path.to_path_buf(),
@@ -346,6 +365,14 @@ impl Recording {
     /// The processes from the first one down to `number`, each forked by the
     /// one before.
     pub fn path_to(&self, number: u32) -> Result<Vec<u32>, RecordError> {
+        let known = self.processes();
+        if !known.contains(&number) {
+            return Err(RecordError::NoProcess {
+                directory: self.directory.clone(),
+                number,
+                last: known.last().copied().unwrap_or(0),
+            });
+        }
         let mut path = vec![number];
         let mut at = number;
         while at != 0 {

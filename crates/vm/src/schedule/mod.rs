@@ -28,7 +28,7 @@ pub enum SliceEnd {
     Yielded,
     /// A sequencer was passed (only for policies that ask for it).
     Sequencer,
-    /// A signal came from outside.
+    /// A signal came from outside, or a timer's time after a system call.
     Interrupted,
     Blocked,
     Exited,

@@ -99,7 +99,7 @@ impl Translator {
                 correction: builder.correction(),
             });
             let is_told = operand.locked || told == Told::Always;
-            let begins_epoch = builder.only_unknown && is_told && operand.write;
+            let begins_epoch = builder.epochs && is_told && operand.write;
             let (address, other) = match builder.borrowed.as_slice() {
                 [address, other, ..] => (*address, *other),
                 borrowed => {
@@ -153,6 +153,48 @@ impl Translator {
         }
     }
 
+    /// Before an instruction that the vm would work out: a jump that is taken if
+    /// the observer knows all that its operand may touch. Returns the place of
+    /// the jump, or none if that cannot be told.
+    pub(super) fn jump_if_known(
+        &mut self,
+        builder: &mut Builder,
+        instruction: &Instruction,
+    ) -> Option<u64> {
+        let operands = self.accesses(instruction, false);
+        let [operand] = operands.as_slice() else {
+            return None;
+        };
+        if !is_whole(operand.size) {
+            return None;
+        }
+        let mut avoid: Vec<Reg> = [operand.base, operand.index]
+            .into_iter()
+            .filter_map(general_number)
+            .collect();
+        avoid.push(reg::RAX);
+        let address = self.scratch(instruction, &avoid);
+        avoid.push(address);
+        let other = self.scratch(instruction, &avoid);
+        let give_back = |builder: &mut Builder| {
+            builder.restore_flags();
+            builder.unspill(address);
+            builder.unspill(other);
+        };
+        builder.spill(address);
+        builder.spill(other);
+        self.load_address(builder, operand, address, other);
+        let unknown = builder.check(operand, address, other, true);
+        give_back(builder);
+        let known = builder.code.jump(builder.cache.common_exit);
+        let here = builder.code.here();
+        for rel32 in unknown {
+            builder.code.patch_rel32(rel32, here);
+        }
+        give_back(builder);
+        Some(known)
+    }
+
     /// The code behind the block that writes a record for an access which is
     /// not known, and goes back.
     pub(super) fn record_unknown(&mut self, builder: &mut Builder) {
@@ -188,7 +230,7 @@ impl Translator {
             if !is_told {
                 builder.enter_own(&operand, address, other, back);
             }
-            if operand.write && !begins_epoch {
+            if builder.epochs && operand.write && !begins_epoch {
                 builder.stop_comparing_at_many(&operand, address, other);
             }
             builder.write_record(site, address, other);
@@ -332,7 +374,12 @@ impl Builder<'_> {
             return vec![self.code.jump_if(condition::NOT_EQUAL, unknown)];
         }
         // All granules it can reach into, in full.
-        (0..=operand.size / 8)
+        let last = if self.reads_by_start && !operand.write {
+            0
+        } else {
+            operand.size / 8
+        };
+        (0..=last)
             .map(|granule| {
                 self.code
                     .gs_scaled(LOAD, address, other, 2, which + 32 * granule);

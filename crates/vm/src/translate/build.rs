@@ -31,6 +31,8 @@ pub(super) struct Builder<'a> {
     pub(super) records: bool,
     /// Accesses the observer knows do not.
     pub(super) only_unknown: bool,
+    pub(super) reads_by_start: bool,
+    pub(super) epochs: bool,
     /// Stack bookkeeping is told as well.
     pub(super) stack: bool,
     /// Registers that no instruction of the block names, borrowed from its

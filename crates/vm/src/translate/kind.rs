@@ -135,6 +135,18 @@ pub(super) fn is_complex(instruction: &Instruction) -> bool {
     }
 }
 
+/// A vector of neighbouring elements of which a mask selects some: whatever it
+/// touches lies in the operand.
+pub(super) fn is_masked(instruction: &Instruction) -> bool {
+    use Mnemonic::*;
+    !instruction.is_vsib()
+        && (instruction.op_mask() != Register::None
+            || matches!(
+                instruction.mnemonic(),
+                Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq
+            ))
+}
+
 /// A locked instruction: paper 000's sequencer.
 pub(super) fn is_locked(instruction: &Instruction) -> bool {
     instruction.has_lock_prefix()

@@ -44,7 +44,7 @@ use decode::{Ahead, Decoded, Then, decode};
 use iced_x86::{
     Code, Encoder, Instruction, InstructionInfoFactory, MemoryOperand, OpKind, Register,
 };
-use kind::{End, REGISTERS, condition_number, general_number, reachable, uses_gs};
+use kind::{End, REGISTERS, condition_number, general_number, is_masked, reachable, uses_gs};
 pub use kind::{is_long_repeat, is_repeated};
 use std::collections::HashSet;
 
@@ -88,6 +88,10 @@ pub struct Instrumentation {
     pub accesses: bool,
     /// Leave out those that the observer knows (`observe/known.rs`).
     pub only_unknown: bool,
+    /// Of reads of sixteen bytes and more compare only where they begin.
+    pub reads_by_start: bool,
+    /// What is compared with may be another after a locked instruction.
+    pub epochs: bool,
     /// Write what pushes, pops, calls and returns do as well.
     pub stack: bool,
     /// Leave after every locked instruction.
@@ -166,6 +170,8 @@ impl Translator {
             counted: false,
             records: instrumentation.accesses,
             only_unknown: instrumentation.only_unknown && variant == LINKED,
+            reads_by_start: instrumentation.reads_by_start,
+            epochs: instrumentation.epochs,
             stack: instrumentation.stack,
             borrowed: Vec::new(),
             unknown: Vec::new(),
@@ -197,8 +203,16 @@ impl Translator {
             builder.after_hook = builder.code.here();
         }
         if decoded.complex {
+            let known = decoded
+                .steps
+                .first()
+                .filter(|step| builder.only_unknown && is_masked(&step.instruction))
+                .and_then(|step| self.jump_if_known(builder, &step.instruction));
             builder.exit_now(ExitKind::Complex, builder.pc);
             builder.after_complex = builder.code.here();
+            if let Some(known) = known {
+                builder.code.patch_rel32(known, builder.after_complex);
+            }
         }
         let Some(last) = decoded.steps.len().checked_sub(1) else {
             builder.exit_now(ExitKind::Undecodable, builder.pc);
@@ -468,7 +482,18 @@ impl Translator {
                 builder.index = done;
                 builder.instruction_pc = next;
                 builder.mark(0);
+                // Most of the time nobody asks. The flags may be alive.
+                builder.spill(reg::RCX);
+                let asked = Emitter::field(offset::TELLS_SEQUENCERS);
+                builder.code.load(reg::RCX, asked);
+                // jrcxz past the exit
+                builder.code.raw(&[0xe3, 0]);
+                let on = builder.code.here() - 1;
+                builder.unspill(reg::RCX);
                 builder.exit_now(ExitKind::Sequencer, next);
+                builder.code.patch_rel8_here(on);
+                builder.unspill(reg::RCX);
+                builder.jump_direct(next);
             }
             End::StoresPointers => {
                 self.copy(builder, instruction, bytes);
