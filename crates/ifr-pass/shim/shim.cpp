@@ -505,9 +505,9 @@ extern "C" LLVMValueRef dh_guard(LLVMValueRef At, LLVMValueRef Tls, uint64_t Pla
   BasicBlock *After = SplitBlock(Head, Inst);
   LLVMContext &C = Inst->getContext();
   Function *F = Head->getParent();
-  BasicBlock *Inside = BasicBlock::Create(C, "", F, After);
   BasicBlock *Ask = BasicBlock::Create(C, "", F, After);
   BasicBlock *Share = BasicBlock::Create(C, "", F, After);
+  BasicBlock *Inside = BasicBlock::Create(C, "", F, After);
   MDBuilder MDB(C);
   Type *I64 = Type::getInt64Ty(C);
   Value *State = unwrap(Tls);

@@ -31,6 +31,9 @@ const REFILL_COUNT: u64 = 1 << 14;
 /// published.
 const PUBLISHED: u64 = 8;
 
+/// So many monitors of a thread are not left to chance, whoever asks for them.
+const CERTAIN: u64 = 1 << 15;
+
 /// Who asks, from where.
 #[derive(Clone, Copy)]
 pub struct Asker {
@@ -319,11 +322,13 @@ fn count(thread: &Thread, local: &Local) {
     }
 }
 
-/// The next prize is 8 to 23 draws away; the address stirs the choice, so that no
-/// site of a loop is left out for ever.
+/// The next prize is 8 to 23 draws away, once the thread has started many; the
+/// address stirs the choice, so that no site of a loop is left out for ever.
 #[inline]
-fn refill_lottery(local: &Local, address: usize, asker: Asker) {
-    if local.lottery.load(Ordering::Relaxed) as i64 <= 0 {
+fn refill_lottery(thread: &Thread, local: &Local, address: usize, asker: Asker) {
+    if local.lottery.load(Ordering::Relaxed) as i64 <= 0
+        && thread.started.load(Ordering::Relaxed) > CERTAIN
+    {
         let stir = (address >> 3) ^ (asker.site >> 2);
         local
             .lottery
@@ -339,7 +344,14 @@ fn refill_lottery(local: &Local, address: usize, asker: Asker) {
 /// # Safety
 /// The tables must be reserved.
 #[inline]
-unsafe fn not_drawn(local: &Local, now: u64, address: usize, write: bool, asker: Asker) -> bool {
+unsafe fn not_drawn(
+    thread: &Thread,
+    local: &Local,
+    now: u64,
+    address: usize,
+    write: bool,
+    asker: Asker,
+) -> bool {
     // SAFETY: the caller's promise.
     let held = unsafe { shadow::slot(address) }.load(Ordering::Relaxed);
     let mine = (held ^ now) >> 56 == 0;
@@ -352,7 +364,7 @@ unsafe fn not_drawn(local: &Local, now: u64, address: usize, write: bool, asker:
     if left > 0 {
         return true;
     }
-    refill_lottery(local, address, asker);
+    refill_lottery(thread, local, address, asker);
     false
 }
 
@@ -368,7 +380,7 @@ pub fn start(address: usize, description: u64, asker: Asker) {
     }
     let spent = Spent::begin();
     if description & ADAPTIVE != 0 {
-        refill_lottery(local, address, asker);
+        refill_lottery(thread, local, address, asker);
     }
     if within_cap(thread, local, (description >> PLACE) as usize) {
         let size = (description & 0xffff) as usize;
@@ -607,7 +619,7 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
     let passed_by = description & ADAPTIVE != 0
         && rows <= 1
         && length < SHORT_ROW
-        && unsafe { not_drawn(local, now, lo, write, asker) };
+        && unsafe { not_drawn(thread, local, now, lo, write, asker) };
     if !passed_by && within_cap(thread, local, (description >> PLACE) as usize) {
         count(thread, local);
         let rows = Rows {
