@@ -28,7 +28,8 @@ pub struct ExploreOptions {
     #[arg(long, value_name = "SECONDS")]
     budget: Option<u64>,
     /// Other schedules from the program's start on that may lead to the same
-    /// races, and to new ones
+    /// races, and to new ones; four times as many if the recorded run died of a
+    /// signal
     #[arg(long, default_value_t = 2, value_name = "N")]
     pre_schedules: u32,
     /// Executions after a swapped race in which new races are looked for
@@ -159,7 +160,8 @@ pub fn classify(
     all.add(&recording, recorded, &survey, settings, &checks)?;
     let (mut reached_by, mut followed) = (0, 0);
     let others = detection.map_or_else(Vec::new, |detection| {
-        let origins = all.other_executions(options);
+        let died = report.exit.program.is_some_and(|code| code > 128);
+        let origins = all.other_executions(options, died);
         origins
             .into_iter()
             .map(|origin| (origin, detection))
@@ -254,8 +256,14 @@ impl Explored {
     /// Executions in which races are looked for besides the recorded one: under
     /// other schedules from the start on, and after a race that was swapped,
     /// where that made a difference and the program came to its end.
-    fn other_executions(&self, options: &ExploreOptions) -> Vec<Origin> {
-        let before = Schedule::before(options.pre_schedules, options.explore_seed);
+    ///
+    /// A recorded run that died of a signal lacks what would have come after,
+    /// the second access of the race that killed it as well: more schedules are
+    /// tried then.
+    fn other_executions(&self, options: &ExploreOptions, died: bool) -> Vec<Origin> {
+        const MORE_IF_DIED: u32 = 4;
+        let count = options.pre_schedules * if died { MORE_IF_DIED } else { 1 };
+        let before = Schedule::before(count, options.explore_seed);
         let swapped = self.looked.iter().filter_map(|looked| {
             let looked = looked
                 .iter()
