@@ -50,7 +50,7 @@ test: build
 test-all: test
 	@scripts/need chromium python3-jsonschema npm dpkg-dev cmake meson ninja-build redis-server redis-tools memcached bzip2 libbz2-dev python3
 	@scripts/corpus --begin
-	scripts/corpus differential env DEADHEAT_DIFFERENTIAL_SECONDS=1800 cargo test --release -p deadheat --test differential -- --nocapture
+	scripts/corpus differential env DEADHEAT_DIFFERENTIAL_SECONDS=600 cargo test --release -p deadheat --test differential -- --nocapture
 	scripts/corpus identity env DEADHEAT_IDENTITY_SEEDS=10 cargo test --release -p deadheat --test identity
 	scripts/corpus "damaged recordings" env DEADHEAT_DAMAGE_ROUNDS=60 cargo test --release -p deadheat --test damage -- --nocapture
 	scripts/corpus pairs env DEADHEAT_IDENTITY_PAIRS=1000 DEADHEAT_IDENTITY_TABLE=$(CURDIR)/docs/results/pairs.md cargo test --release -p deadheat --test identity

@@ -63,15 +63,23 @@ fn main() -> ExitCode {
         return random_pairs(&subjects, &folder, pairs);
     }
     let mut failures = Vec::new();
+    let mut alike = 0;
     for subject in subjects(&folder, wanted.map(String::as_str)) {
         match subject.and_then(|subject| check(&subject, &folder)) {
-            Ok(line) => println!("{line}"),
+            Ok(line) => {
+                println!("{line}");
+                alike += 1;
+            }
             Err(message) => {
                 println!("FAILED {message}");
                 failures.push(message);
             }
         }
     }
+    println!(
+        "corpus: {alike} programs alike in every replay, {} not",
+        failures.len()
+    );
     if failures.is_empty() {
         let _ = std::fs::remove_dir_all(&folder);
         ExitCode::SUCCESS
@@ -150,7 +158,7 @@ fn random_pairs(subjects: &[Result<Subject, String>], folder: &Path, pairs: u64)
     }
     let done: u64 = tallies.values().map(|tally| tally.pairs).sum();
     println!(
-        "{pairs} pairs from seed {start}: {done} replayed alike, {failures} diverged or failed"
+        "corpus: {pairs} pairs from seed {start}: {done} replayed alike, {failures} diverged or failed"
     );
     if let Some(path) = std::env::var_os("DEADHEAT_IDENTITY_TABLE") {
         let mut text = format!(

@@ -565,7 +565,7 @@ fn main() -> ExitCode {
         }
     }
     println!(
-        "{} programs: {} as natively and replayed, {known} known not to work, {wrong} wrong",
+        "corpus: {} programs: {} as natively and replayed, {known} known not to work, {wrong} wrong",
         rows.len(),
         rows.len() - known - wrong
     );
