@@ -4,7 +4,7 @@
 
 use crate::context::{X87_POINTERS, guest_xcr0, reg};
 use crate::io::tag;
-use crate::machine::Vm;
+use crate::machine::{Vm, is_canonical};
 use crate::schedule::SliceEnd;
 use crate::{Error, memory};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
@@ -47,6 +47,9 @@ impl Vm {
             }
             Mnemonic::Wrgsbase => {
                 let value = self.register(instruction.op0_register());
+                if !is_canonical(value) {
+                    return self.protection_fault(instruction.ip(), 0);
+                }
                 self.regs().gs_base = value;
             }
             // No transactional memory: every transaction aborts at once.
@@ -58,14 +61,8 @@ impl Vm {
             // A gate the kernel keeps closed: general protection, with the
             // number of the gate.
             Mnemonic::Int if instruction.immediate8() != 0x80 => {
-                self.regs().rip = instruction.ip();
-                self.uncount();
-                let trap = crate::kernel::signal::Trap {
-                    number: 13,
-                    error: u64::from(instruction.immediate8()) * 8 + 2,
-                    ..Default::default()
-                };
-                return self.guest_fault(libc::SIGSEGV, 128 /* SI_KERNEL */, 0, trap);
+                let gate = u64::from(instruction.immediate8());
+                return self.protection_fault(instruction.ip(), gate * 8 + 2);
             }
             _ => return self.cannot_execute(&instruction),
         }
@@ -100,6 +97,19 @@ impl Vm {
         };
         // The instruction has just written there.
         let _ = memory::write(address.wrapping_add(at), &[0; 18][..length]);
+    }
+
+    /// The instruction at `pc`, which is counted, is not allowed: nothing of it
+    /// has happened.
+    fn protection_fault(&mut self, pc: u64, error: u64) -> Result<Option<SliceEnd>, Error> {
+        self.regs().rip = pc;
+        self.uncount();
+        let trap = crate::kernel::signal::Trap {
+            number: 13,
+            error,
+            ..Default::default()
+        };
+        self.guest_fault(libc::SIGSEGV, 128 /* SI_KERNEL */, 0, trap)
     }
 
     /// An instruction form that has no place in a 64-bit Linux program the vm

@@ -481,7 +481,7 @@ pub(super) fn is_decided(instruction: &Instruction, rflags: u64) -> bool {
 /// True if a branch to this address can be made, though it may fault there: its
 /// upper bits repeat bit 47. (With five levels of page tables it would be bit
 /// 56; the addresses between are never mapped and fault either way.)
-pub(super) fn is_canonical(address: u64) -> bool {
+pub(crate) fn is_canonical(address: u64) -> bool {
     const UNUSED: u32 = 64 - 48;
     ((address << UNUSED) as i64 >> UNUSED) as u64 == address
 }

@@ -22,6 +22,7 @@ use crate::thread::Thread;
 use crate::translate::{Instrumentation, SLACK, Translator};
 use crate::tree::Tree;
 use crate::{Error, fault, host, memory, watch};
+pub(crate) use code::is_canonical;
 use code::{HOT, PendingReturn, SAMPLE};
 use left_out::LeftOutCalls;
 use race::Moment;
