@@ -77,7 +77,7 @@ fn tool_exists(name: &str) -> bool {
 fn build(source: &Path, build: Build, folder: &Path) -> Option<PathBuf> {
     let stem = source.file_stem()?.to_str()?;
     let extension = source.extension()?.to_str()?;
-    let output = folder.join(format!("{stem}_{extension}.{}", build.name()));
+    let output = folder.join(format!("{stem}_{extension}_{}", build.name()));
     let level = if build == Build::Plain { "0" } else { "2" };
     let mut command = match extension {
         "c" | "cpp" => {
