@@ -175,14 +175,7 @@ impl Hunter<'_> {
             });
             found.switches = told.unwrap_or_default();
             if found.switches.len() < made.len() {
-                found.switches = made
-                    .iter()
-                    .map(|switch| Scene {
-                        switch: *switch,
-                        from: Vec::new(),
-                        onto: Vec::new(),
-                    })
-                    .collect();
+                found.switches = Scene::without_stacks(&made);
             }
         }
         self.name_race(&mut found, &made)?;

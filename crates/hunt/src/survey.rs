@@ -173,17 +173,24 @@ pub struct Scene {
     pub onto: Vec<Frame>,
 }
 
+impl Scene {
+    /// Switches of which nothing more is known yet.
+    pub fn without_stacks(switches: &[Switch]) -> Vec<Scene> {
+        switches
+            .iter()
+            .map(|switch| Scene {
+                switch: *switch,
+                from: Vec::new(),
+                onto: Vec::new(),
+            })
+            .collect()
+    }
+}
+
 /// Both stacks at each switch.
 pub fn scenes(directory: &Path, switches: &[Switch]) -> Result<Vec<Scene>, String> {
     let moments: Vec<Moment> = switches.iter().map(|switch| switch.at).collect();
-    let mut scenes: Vec<Scene> = switches
-        .iter()
-        .map(|switch| Scene {
-            switch: *switch,
-            from: Vec::new(),
-            onto: Vec::new(),
-        })
-        .collect();
+    let mut scenes = Scene::without_stacks(switches);
     at(directory, &moments, |vm, moment| {
         let modules = explore::modules(vm);
         let stack = |thread: u32| {
