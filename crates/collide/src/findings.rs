@@ -7,7 +7,7 @@
 
 use crate::pattern::Usage;
 use crate::scope::Pattern;
-use crate::wire::{Catch, Opponent};
+use crate::wire::Catch;
 use crate::witness::{Side, Witness, number};
 use race::{Access, AccessKind, Evidence, Fingerprint, Race, labels};
 use std::collections::HashMap;
@@ -77,23 +77,26 @@ impl Findings {
 
     /// Takes in a catch. False if both sides synchronise, by what they are or
     /// by what the variable is declared to be, so that it is no data race
-    /// (paper 002, section 2.1).
+    /// (paper 002, section 2.1). A catch that its only witness contradicts is
+    /// none, and says nothing about the site.
     pub fn take(&mut self, catch: &Catch, witness: &Witness<'_>) -> bool {
         let location = match witness.variable(catch.address) {
             Some(name) => name,
             None => format!("{:#x}", catch.address),
-        };
-        let opponents: Vec<Option<&Opponent>> = if catch.opponents.is_empty() {
-            vec![None]
-        } else {
-            catch.opponents.iter().map(Some).collect()
         };
         if witness.meant_to_be_shared(catch.address) {
             return false;
         }
         let mut held = None;
         let mut any = false;
-        for opponent in opponents {
+        let mut contradicted = 0;
+        let changed = catch.before != catch.after;
+        let seen = catch.opponents.iter().map(Some);
+        for opponent in seen.chain([None]) {
+            // Without a hit to go by the change itself is what was caught.
+            if opponent.is_none() && (contradicted < catch.opponents.len() || !changed) {
+                break;
+            }
             let pair = (
                 catch.space,
                 catch.registers.rip,
@@ -103,7 +106,16 @@ impl Findings {
                 Some(known) => *known,
                 None => {
                     let held = held.get_or_insert_with(|| witness.held(catch));
-                    let other = opponent.map(|opponent| witness.opponent(catch, opponent));
+                    let other = match opponent {
+                        None => None,
+                        Some(opponent) => match witness.opponent(catch, opponent) {
+                            Some(side) => Some(side),
+                            None => {
+                                contradicted += 1;
+                                continue;
+                            }
+                        },
+                    };
                     let known = self.name(catch, held, other, witness, &location);
                     self.known.insert(pair, known);
                     known
@@ -120,7 +132,7 @@ impl Findings {
             self.observe(&location, catch, &known.usages[..known.sides]);
         }
         self.catches += u64::from(any);
-        any
+        any || (contradicted > 0 && contradicted == catch.opponents.len())
     }
 
     fn observe(&mut self, location: &str, catch: &Catch, usages: &[(Usage, AccessKind)]) {

@@ -204,6 +204,47 @@ impl Analyser {
         self.find_operands(instruction, registers, |_| false)
     }
 
+    /// Whether the instruction, just executed with these registers as the
+    /// outcome, cannot have touched any byte of `range`.
+    pub fn cannot_touch(
+        &mut self,
+        instruction: &Instruction,
+        registers: &RegisterFile,
+        range: &std::ops::Range<u64>,
+    ) -> bool {
+        // The bit that these address may lie far from their operand.
+        let by_bit = matches!(
+            instruction.mnemonic(),
+            Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
+        );
+        if unsupported(instruction) || by_bit || instruction.is_string_instruction() {
+            return false;
+        }
+        let info = self.factory.info(instruction);
+        let written = |register: Register| {
+            info.used_registers().iter().any(|used| {
+                used.register().full_register() == register.full_register()
+                    && !matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
+            })
+        };
+        info.used_memory().iter().all(|memory| {
+            let (base, index) = (memory.base(), memory.index());
+            let size = memory.memory_size().size() as u64;
+            if size == 0
+                || segment_is_thread_local(memory.segment())
+                || (base != Register::None && written(base))
+                || (index != Register::None && written(index))
+            {
+                return false;
+            }
+            memory
+                .virtual_address(0, |register, _, _| registers.value(register))
+                .is_some_and(|address| {
+                    address >= range.end || address.saturating_add(size) <= range.start
+                })
+        })
+    }
+
     fn find_operands(
         &mut self,
         instruction: &Instruction,
@@ -329,6 +370,33 @@ mod tests {
         let operands = Analyser::default().operands(&instruction, &registers, false);
         assert_eq!(operands[0].address, 0x1026);
         assert_eq!(operands[0].direction, Direction::Read);
+    }
+
+    #[test]
+    fn an_instruction_may_rule_a_hit_out() {
+        let mut registers = RegisterFile::default();
+        registers.general[0] = 0x5000; // rax
+        let rules_out = |bytes: &[u8], start: u64| {
+            let instruction = decode(bytes, 0x1000).unwrap();
+            Analyser::default().cannot_touch(&instruction, &registers, &(start..start + 8))
+        };
+        let store = [0x48, 0x89, 0x18]; // mov [rax], rbx
+        assert!(!rules_out(&store, 0x5000));
+        assert!(!rules_out(&store, 0x4ff9));
+        assert!(rules_out(&store, 0x5008));
+        assert!(rules_out(&store, 0x4ff8));
+        // mov rax, [rax]: where it read is not known any more.
+        assert!(!rules_out(&[0x48, 0x8b, 0x00], 0x9000));
+        // add dword [rip+0x10], 1 is at 0x1017.
+        let relative = [0x83, 0x05, 0x10, 0, 0, 0, 1];
+        assert!(!rules_out(&relative, 0x1017));
+        assert!(rules_out(&relative, 0x1020));
+        // bts [rax], rbx reaches anywhere.
+        assert!(!rules_out(&[0x48, 0x0f, 0xab, 0x18], 0x9000));
+        // cmove rbx, [rax] reads whether it moves or not.
+        assert!(!rules_out(&[0x48, 0x0f, 0x44, 0x18], 0x5000));
+        // lea rax, [rbx] touches nothing.
+        assert!(rules_out(&[0x48, 0x8d, 0x03], 0x5000));
     }
 
     #[test]

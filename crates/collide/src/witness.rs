@@ -62,10 +62,12 @@ impl Witness<'_> {
         }
     }
 
-    /// The thread that ran into the data breakpoint.
-    pub fn opponent(&self, catch: &Catch, opponent: &Opponent) -> Side {
+    /// The thread that ran into the data breakpoint. None if its instruction
+    /// contradicts the hit: moved from address to address, a breakpoint may
+    /// still trap once where it was before.
+    pub fn opponent(&self, catch: &Catch, opponent: &Opponent) -> Option<Side> {
         let changed = catch.before != catch.after;
-        let accessed = self.accessed(catch, opponent);
+        let accessed = self.accessed(catch, opponent)?;
         let kind = match accessed.direction {
             _ if !catch.write => AccessKind::Write,
             Some(Direction::Write) => AccessKind::Write,
@@ -99,7 +101,7 @@ impl Witness<'_> {
                 },
             );
         }
-        Side {
+        Some(Side {
             usage: if opponent.in_kernel {
                 Usage::Other
             } else {
@@ -108,7 +110,7 @@ impl Witness<'_> {
             access,
             synchronises,
             housekeeping: self.is_housekeeping(accessed.address),
-        }
+        })
     }
 
     /// What the address is.
@@ -213,8 +215,9 @@ impl Witness<'_> {
 
     /// The instruction behind a hit. The trap comes after it, so it is the
     /// one that ends at the program counter; a `rep` that goes on; or an
-    /// indirect call, whose return address lies on the stack.
-    fn accessed(&self, catch: &Catch, opponent: &Opponent) -> Accessed {
+    /// indirect call, whose return address lies on the stack. None if that
+    /// instruction cannot have touched the bytes that were watched.
+    fn accessed(&self, catch: &Catch, opponent: &Opponent) -> Option<Accessed> {
         let rip = opponent.registers.rip;
         let range = catch.address..catch.address + u64::from(catch.size);
         let mut analyser = Analyser::default();
@@ -227,14 +230,14 @@ impl Witness<'_> {
                 .copied()
         };
         if opponent.in_kernel {
-            return Accessed {
+            return Some(Accessed {
                 // `syscall` is two bytes long.
                 address: rip.wrapping_sub(2),
                 size: catch.size,
                 direction: None,
                 locked: false,
                 skip: 0,
-            };
+            });
         }
         let mut candidates: Vec<(Instruction, u64, usize)> = Vec::new();
         if let Some((module, link)) = self.map.find(rip.wrapping_sub(1)) {
@@ -270,13 +273,7 @@ impl Witness<'_> {
         // Best: an operand that is at the address, by the registers now. A
         // repeated string instruction has moved on, by at most one element.
         for (instruction, bias, skip) in &candidates {
-            let mut moved = *instruction;
-            moved.set_ip(instruction.ip().wrapping_add(*bias));
-            if moved.is_ip_rel_memory_operand() {
-                moved.set_memory_displacement64(
-                    instruction.ip_rel_memory_address().wrapping_add(*bias),
-                );
-            }
+            let moved = moved(instruction, *bias);
             let mut operands = analyser.all_operands(&moved, &opponent.registers);
             if moved.is_string_instruction() {
                 for operand in &mut operands {
@@ -289,23 +286,41 @@ impl Witness<'_> {
                 if moved.is_string_instruction() {
                     found.size = instruction.memory_size().size() as u32;
                 }
-                return found;
+                return Some(found);
             }
         }
         // Next: the instruction before, whose address register it has itself
         // overwritten (`mov rax, [rax]`).
         if let Some((instruction, bias, skip)) = candidates.first() {
+            if analyser.cannot_touch(&moved(instruction, *bias), &opponent.registers, &range) {
+                return None;
+            }
             let operands = analyser.all_operands(instruction, &opponent.registers);
-            return describe(instruction, *bias, *skip, operands.first().copied());
+            return Some(describe(
+                instruction,
+                *bias,
+                *skip,
+                operands.first().copied(),
+            ));
         }
-        Accessed {
+        Some(Accessed {
             address: rip,
             size: 0,
             direction: None,
             locked: false,
             skip: 0,
-        }
+        })
     }
+}
+
+/// An instruction of a module as it is where the module was loaded.
+fn moved(instruction: &Instruction, bias: u64) -> Instruction {
+    let mut moved = *instruction;
+    moved.set_ip(instruction.ip().wrapping_add(bias));
+    if moved.is_ip_rel_memory_operand() {
+        moved.set_memory_displacement64(instruction.ip_rel_memory_address().wrapping_add(bias));
+    }
+    moved
 }
 
 struct Accessed {

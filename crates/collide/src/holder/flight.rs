@@ -31,8 +31,9 @@ pub struct Flight {
     registers: RegisterFile,
     before: Vec<u8>,
     slots: Vec<usize>,
-    /// Spaces that see the same memory, this one first.
-    partners: Vec<u32>,
+    /// Spaces that see the same memory and where they have it, this one
+    /// first.
+    views: Vec<(u32, u64)>,
     since: Instant,
     begun: Instant,
     deadline: Instant,
@@ -50,6 +51,16 @@ impl Flight {
         } else {
             self.begun
         }
+    }
+
+    /// A breakpoint of this flight was hit, by another thread that sees the
+    /// memory.
+    fn concerns(&self, hit: &Hit, space: u32) -> bool {
+        self.slots.contains(&hit.slot)
+            && self.tid != hit.tid
+            && self.views.iter().any(|(id, address)| {
+                *id == space && (*address..*address + self.operand.size).contains(&hit.address)
+            })
     }
 }
 
@@ -138,7 +149,7 @@ impl Holder {
             registers: *file,
             before,
             slots,
-            partners: views.iter().map(|(id, _)| *id).collect(),
+            views,
             since: planted.since,
             begun: now,
             deadline: begun + wait,
@@ -232,9 +243,7 @@ impl Holder {
             if let Some(flight) = self
                 .flights
                 .iter_mut()
-                .find(|flight| flight.slots.contains(&hit.slot))
-                && flight.tid != hit.tid
-                && flight.partners.contains(&space)
+                .find(|flight| flight.concerns(&hit, space))
                 && flight.hits.len() < MOST_HITS
                 && !flight
                     .hits

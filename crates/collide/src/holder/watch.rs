@@ -115,6 +115,8 @@ pub struct Hit {
     pub slot: usize,
     pub pid: Tid,
     pub tid: Tid,
+    /// The address that was watched.
+    pub address: u64,
     /// Where the CPU was: in the kernel if it made the access on the thread's
     /// behalf.
     pub ip: u64,
@@ -324,6 +326,7 @@ fn parse(body: &[u8]) -> Option<(u64, Hit)> {
     let id = word(0)?;
     let ip = word(8)?;
     let ids = word(16)?;
+    let address = word(24)?;
     let abi = word(32)?;
     let mut at = 40;
     let mut registers = [0; REGISTER_COUNT];
@@ -344,6 +347,7 @@ fn parse(body: &[u8]) -> Option<(u64, Hit)> {
         slot: 0,
         pid: ids as u32 as i32,
         tid: (ids >> 32) as i32,
+        address,
         ip,
         registers,
         stack,
