@@ -17,7 +17,8 @@ use crate::golang::{self, Package};
 use crate::known::{self, Known};
 use crate::source::Sources;
 use iced_x86::{
-    Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    Register,
 };
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
@@ -345,7 +346,8 @@ impl Code {
                 .is_some_and(|(module, _)| !module.has_debug_info())
     }
 
-    /// The value this instruction loads decides a branch soon after.
+    /// The value this instruction loads decides a branch soon after, or a
+    /// compare-and-swap of the same place follows, which decides by it.
     pub fn feeds_branch(&mut self, pc: u64) -> bool {
         self.origin(pc);
         let index = Self::index(pc);
@@ -371,10 +373,20 @@ impl Code {
         // Without optimisation values go through the frame.
         let mut slots: Vec<(Register, u64)> = Vec::new();
         let mut flags_carry = false;
+        // The place that was loaded from, while its registers are unchanged.
+        let mut place = None;
         for step in 0..WINDOW {
             let instruction = decoder.decode();
             if instruction.is_invalid() {
                 return None;
+            }
+            if step == 0 {
+                place = Some(operand(&instruction));
+            } else if instruction.mnemonic() == Mnemonic::Cmpxchg
+                && instruction.has_lock_prefix()
+                && place == Some(operand(&instruction))
+            {
+                return Some(instruction.next_ip());
             }
             match instruction.flow_control() {
                 FlowControl::ConditionalBranch => {
@@ -448,6 +460,9 @@ impl Code {
                 ) || !register.is_gpr64()
                 {
                     continue;
+                }
+                if place.is_some_and(|(base, index, ..)| base == register || index == register) {
+                    place = None;
                 }
                 if uses {
                     if !carriers.contains(&register) {
@@ -600,4 +615,14 @@ impl Code {
         self.fences.insert(path, answer);
         answer
     }
+}
+
+/// A memory operand as it is written in an instruction.
+fn operand(instruction: &Instruction) -> (Register, Register, u32, u64) {
+    (
+        instruction.memory_base(),
+        instruction.memory_index(),
+        instruction.memory_index_scale(),
+        instruction.memory_displacement64(),
+    )
 }
