@@ -673,14 +673,14 @@ fn a_huge_function() {
             3 if at % 240 == 3 => {
                 "pthread_mutex_lock(&lock); x += mine[1]; pthread_mutex_unlock(&lock);".to_string()
             }
-            4 if at % 480 == 4 => "for (int i = 0; i < 20000; i++) racy++;".to_string(),
+            4 if at % 480 == 4 => "for (int i = 0; i < 20000; i++) racy = racy * 3 + i;".to_string(),
             _ => format!("mine[{cell}] = x + mine[{}] * {at};", cell / 3),
         };
         text.push_str(&line);
         text.push('\n');
     }
     text.push_str(
-        " return (void *)x; }\nint main(void) { pthread_t t; void *r; pthread_create(&t, 0, big, (void *)3); void *m = big((void *)2); pthread_join(t, &r); printf(\"%ld %ld\\n\", (long)r, (long)m); return 0; }\n",
+        " return (void *)x; }\nstatic void *rounds(void *p) { void *x; for (int i = 0; i < 20; i++) x = big(p); return x; }\nint main(void) { pthread_t t; void *r; pthread_create(&t, 0, rounds, (void *)3); void *m = rounds((void *)2); pthread_join(t, &r); printf(\"%ld %ld\\n\", (long)r, (long)m); return 0; }\n",
     );
     fs::write(folder.join("main.c"), text).unwrap();
     fs::write(
