@@ -673,7 +673,9 @@ fn a_huge_function() {
             3 if at % 240 == 3 => {
                 "pthread_mutex_lock(&lock); x += mine[1]; pthread_mutex_unlock(&lock);".to_string()
             }
-            4 if at % 480 == 4 => "for (int i = 0; i < 20000; i++) racy = racy * 3 + i;".to_string(),
+            4 if at % 480 == 4 => {
+                "for (int i = 0; i < 20000; i++) racy = racy * 3 + i;".to_string()
+            }
             _ => format!("mine[{cell}] = x + mine[{}] * {at};", cell / 3),
         };
         text.push_str(&line);
