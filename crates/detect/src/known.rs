@@ -8,6 +8,13 @@
 
 use crate::golang::GoCall;
 
+/// Which accesses a program asks not to look at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ignored {
+    Reads,
+    Writes,
+}
+
 /// What a function does that matters here. Numbers are argument positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Known {
@@ -56,6 +63,13 @@ pub enum Known {
     LockCreate(u8),
     LockAcquired(u8),
     LockReleased(u8),
+    /// Races on the memory at the third argument are meant; the fourth says
+    /// how much it is, or it is a byte.
+    MeantToRace,
+    MeantToRaceSized,
+    /// The thread's own reads or writes are not to be looked at, from here to
+    /// the end of it.
+    Ignore(Ignored, bool),
     /// Address of the magic instruction of Valgrind's client requests.
     ClientRequest,
     /// A lock without an address of its own; the number tells them apart.
@@ -247,6 +261,24 @@ pub const FUNCTIONS: &[(&str, Known)] = &[
     ("AnnotateRWLockCreate", Known::LockCreate(2)),
     ("AnnotateRWLockAcquired", Known::LockAcquired(2)),
     ("AnnotateRWLockReleased", Known::LockReleased(2)),
+    ("AnnotateBenignRace", Known::MeantToRace),
+    ("AnnotateBenignRaceSized", Known::MeantToRaceSized),
+    (
+        "AnnotateIgnoreReadsBegin",
+        Known::Ignore(Ignored::Reads, true),
+    ),
+    (
+        "AnnotateIgnoreReadsEnd",
+        Known::Ignore(Ignored::Reads, false),
+    ),
+    (
+        "AnnotateIgnoreWritesBegin",
+        Known::Ignore(Ignored::Writes, true),
+    ),
+    (
+        "AnnotateIgnoreWritesEnd",
+        Known::Ignore(Ignored::Writes, false),
+    ),
 ];
 
 /// Names with this beginning that are not listed are synchronisation without
@@ -308,8 +340,8 @@ pub const CLIENT_REQUEST: [u8; 19] = [
     0x48, 0x87, 0xdb,
 ];
 
-/// Requests of Helgrind that matter here (helgrind.h); DRD's annotations are
-/// made with the same numbers.
+/// Requests of Helgrind that matter here (helgrind.h); most of DRD's annotations
+/// are made with the same numbers, some with its own (drd.h).
 pub mod request {
     const HELGRIND: u64 = ((b'H' as u64) << 24) | ((b'G' as u64) << 16);
     pub const CLEAN_MEMORY: u64 = HELGRIND;
@@ -318,4 +350,11 @@ pub mod request {
     pub const HAPPENS_BEFORE: u64 = HELGRIND + 0x121;
     pub const HAPPENS_AFTER: u64 = HELGRIND + 0x122;
     pub const FORGET: u64 = HELGRIND + 0x123;
+    pub const UNTRACK: u64 = HELGRIND + 0x127;
+    pub const TRACK: u64 = HELGRIND + 0x128;
+    const DRD: u64 = ((b'D' as u64) << 24) | ((b'R' as u64) << 16);
+    pub const START_SUPPRESSION: u64 = DRD + 2;
+    pub const FINISH_SUPPRESSION: u64 = DRD + 3;
+    pub const RECORD_LOADS: u64 = DRD + 6;
+    pub const RECORD_STORES: u64 = DRD + 7;
 }

@@ -63,10 +63,22 @@ impl<C: Checker> Engine<C> {
         } else if event.size <= 16 {
             released = self.plain(event, thread, &mut access);
         }
-        self.checker.access(&access, thread, &self.heap);
+        if !self.is_meant(&access, thread) {
+            self.checker.access(&access, thread, &self.heap);
+        }
         if released {
             thread.advance();
         }
+    }
+
+    /// Rule 0: the program says that the access may race.
+    fn is_meant(&self, access: &Access, thread: &Thread) -> bool {
+        let [reads, writes] = thread.ignores;
+        let end = access.address + access.size;
+        let at = self.meant.range(..end).next_back();
+        (reads > 0 && !access.write)
+            || (writes > 0 && access.write)
+            || at.is_some_and(|(start, size)| start + size > access.address)
     }
 
     /// String functions of the C library read whole vectors, also past the end

@@ -5,7 +5,7 @@ use super::kernel::{ORDERED, SIGNALS, SOCKETS};
 use super::{Access, Checker, Engine, Held, LockEvent, LockKind, Meaning, Thread, numbered};
 use crate::code::Origin;
 use crate::heap::Block;
-use crate::known::{Known, request};
+use crate::known::{Ignored, Known, request};
 use crate::sync::Barrier;
 use crate::tasks;
 use race::Moment;
@@ -35,6 +35,9 @@ impl<C: Checker> Engine<C> {
     pub(super) fn renew(&mut self, range: Range<u64>) {
         self.words.forget(range.clone());
         self.objects.forget(range.clone());
+        if !self.meant.is_empty() {
+            cut(&mut self.meant, &range);
+        }
         self.checker.clear(range);
     }
 
@@ -489,8 +492,36 @@ impl<C: Checker> Engine<C> {
                 self.acquire_lock(thread, at(position), LockKind::Annotated, call);
             }
             Known::LockReleased(position) => self.release_lock(thread, at(position), call),
+            Known::MeantToRace => self.mean(at(2), 1),
+            Known::MeantToRaceSized => self.mean(at(2), at(3)),
+            Known::Ignore(what, begins) => {
+                let count = &mut thread.ignores[what as usize];
+                *count = if begins {
+                    *count + 1
+                } else {
+                    count.saturating_sub(1)
+                };
+                self.say_what_is_meant();
+            }
             Known::ClientRequest => self.client_request(thread, call),
             _ => {}
+        }
+    }
+
+    /// Races on this memory are meant.
+    fn mean(&mut self, start: u64, size: u64) {
+        let range = start..start.saturating_add(size);
+        cut(&mut self.meant, &range);
+        if !range.is_empty() {
+            self.meant.insert(start, size);
+        }
+        self.say_what_is_meant();
+    }
+
+    fn say_what_is_meant(&mut self) {
+        const SENTENCE: &str = "accesses that the program says may race (annotations: benign races, ignored reads and writes)";
+        if !self.not_checked.iter().any(|said| said == SENTENCE) {
+            self.not_checked.push(SENTENCE.into());
         }
     }
 
@@ -510,6 +541,12 @@ impl<C: Checker> Engine<C> {
             request::CLEAN_MEMORY => {
                 return self.renew(first..first.saturating_add(second));
             }
+            request::UNTRACK | request::START_SUPPRESSION => return self.mean(first, second),
+            request::TRACK | request::FINISH_SUPPRESSION => {
+                return cut(&mut self.meant, &(first..first.saturating_add(second)));
+            }
+            request::RECORD_LOADS => Known::Ignore(Ignored::Reads, first == 0),
+            request::RECORD_STORES => Known::Ignore(Ignored::Writes, first == 0),
             _ => return,
         };
         self.annotated(known, &arguments, thread, call);

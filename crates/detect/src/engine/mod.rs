@@ -134,6 +134,8 @@ pub struct Thread {
     goroutine: Option<u64>,
     between: Option<Routine>,
     pending: Vec<Pending>,
+    /// How often it has asked not to look at its reads and its writes.
+    ignores: [u32; 2],
 }
 
 impl Thread {
@@ -214,6 +216,8 @@ pub struct Engine<C> {
     slots: usize,
     /// Objects of known functions, by address.
     objects: Objects,
+    /// Memory on which races are meant, by the program's own word: start, size.
+    meant: BTreeMap<u64, u64>,
     /// Words that carry edges by themselves, by address of four bytes.
     words: Objects,
     /// Words that any access synchronises by (guards of static variables),
@@ -252,6 +256,7 @@ impl<C: Checker> Engine<C> {
             idle_slots: Vec::new(),
             slots: 0,
             objects: Objects::default(),
+            meant: BTreeMap::new(),
             words: Objects::default(),
             guards: FxHashMap::default(),
             tell_all: false,
@@ -382,6 +387,7 @@ impl<C: Checker> Engine<C> {
             goroutine: None,
             between: None,
             pending: Vec::new(),
+            ignores: [0; 2],
         }));
     }
 }
@@ -409,6 +415,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
 
     fn known_by(&self, thread: u32) -> Compare {
         self.thread_state(thread)
+            .filter(|thread| thread.ignores == [0; 2])
             .map_or(Compare::Nothing, |thread| self.checker.known_by(thread))
     }
 
@@ -556,7 +563,10 @@ impl<C: Checker + 'static> Observer for Engine<C> {
             | Known::HappensForget(_)
             | Known::LockCreate(_)
             | Known::LockAcquired(_)
-            | Known::LockReleased(_) => {
+            | Known::LockReleased(_)
+            | Known::MeantToRace
+            | Known::MeantToRaceSized
+            | Known::Ignore(..) => {
                 let arguments = call.arguments;
                 self.annotated(known, &arguments, &mut thread, &call);
                 false
