@@ -153,17 +153,6 @@ pub fn run(folder: &Path, seed: u64, codes: &[Code]) -> Result<usize, String> {
                 None,
             );
         };
-        // The state after the last instruction is not seen natively.
-        if report.instructions != native.len() as u64 {
-            return fail(
-                format!(
-                    "{drive:?}: {} instructions natively, {} under the vm",
-                    native.len(),
-                    report.instructions
-                ),
-                None,
-            );
-        }
         let step = drive.step.unwrap_or(u64::MAX);
         for (index, state) in report.states.iter().enumerate() {
             let count = (index as u64).saturating_mul(step) as usize;
@@ -185,6 +174,17 @@ pub fn run(folder: &Path, seed: u64, codes: &[Code]) -> Result<usize, String> {
                     );
                 }
             }
+        }
+        // The state after the last instruction is not seen natively.
+        if report.instructions != native.len() as u64 {
+            return fail(
+                format!(
+                    "{drive:?}: {} instructions natively, {} under the vm",
+                    native.len(),
+                    report.instructions
+                ),
+                None,
+            );
         }
         if let Err((what, pc)) = check_accesses(&report, &native, &decode) {
             return fail(format!("{drive:?}: {what}"), Some(pc));
