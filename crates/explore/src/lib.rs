@@ -47,7 +47,7 @@ pub use consequence::{
 };
 pub use consequence::{guarded_functions, program_of};
 pub use model::{MemoryModel, SequentialConsistency};
-pub use names::{modules, own_frame, own_place, place, stack};
+pub use names::{is_own, modules, own_frame, own_place, place, stack};
 pub use origin::Origin;
 pub use pair::{Outcome, Pair, Poised};
 pub use paths::{PathSource, Recorded};

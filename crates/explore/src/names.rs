@@ -90,6 +90,28 @@ pub fn own_place(stack: &[Frame]) -> String {
 /// The innermost frame of the program's own code: with a source line, and not
 /// in the C or C++ library, nor of a header or crate of theirs.
 pub fn own_frame(stack: &[Frame]) -> Option<&Frame> {
+    let with_line = |frame: &&Frame| frame.line.is_some();
+    stack
+        .iter()
+        .find(|frame| is_own(frame))
+        .or_else(|| {
+            stack
+                .iter()
+                .find(|frame| with_line(frame) && !in_library(frame))
+        })
+        .or_else(|| stack.iter().find(with_line))
+        .or(stack.first())
+}
+
+/// The frame is of the program's own code, by its source line.
+pub fn is_own(frame: &Frame) -> bool {
+    let of_language = frame.file.as_ref().is_some_and(|file| {
+        file.starts_with("/rustc/") || (file.contains("/include/") && file.contains("/c++/"))
+    });
+    frame.line.is_some() && !in_library(frame) && !of_language
+}
+
+fn in_library(frame: &Frame) -> bool {
     const LIBRARIES: [&str; 6] = [
         "libc.",
         "libc-",
@@ -98,29 +120,10 @@ pub fn own_frame(stack: &[Frame]) -> Option<&Frame> {
         "libstdc++",
         "libm.",
     ];
-    let in_library = |frame: &Frame| {
-        frame.module.as_ref().is_some_and(|module| {
-            let name = module.rsplit('/').next().unwrap_or(module);
-            LIBRARIES.iter().any(|library| name.starts_with(library))
-        })
-    };
-    let of_language = |frame: &Frame| {
-        frame
-            .file
-            .as_ref()
-            .is_some_and(|file| file.contains("/include/c++/") || file.starts_with("/rustc/"))
-    };
-    let with_line = |frame: &&Frame| frame.line.is_some();
-    stack
-        .iter()
-        .find(|frame| with_line(frame) && !in_library(frame) && !of_language(frame))
-        .or_else(|| {
-            stack
-                .iter()
-                .find(|frame| with_line(frame) && !in_library(frame))
-        })
-        .or_else(|| stack.iter().find(with_line))
-        .or(stack.first())
+    frame.module.as_ref().is_some_and(|module| {
+        let name = module.rsplit('/').next().unwrap_or(module);
+        LIBRARIES.iter().any(|library| name.starts_with(library))
+    })
 }
 
 /// What lies at an address: a variable's name, or the address.

@@ -86,7 +86,7 @@ fn distance(instance: &Instance, switches: &[Switch]) -> u64 {
     switches.iter().filter_map(near).min().unwrap_or(u64::MAX)
 }
 
-/// What to flip, in order.
+/// What to flip, in order: what the program does itself first.
 pub fn candidates(report: &Report, switches: &[Switch]) -> Vec<Candidate> {
     let mut races: Vec<Vec<Candidate>> = report
         .races
@@ -106,9 +106,25 @@ pub fn candidates(report: &Report, switches: &[Switch]) -> Vec<Candidate> {
         })
         .filter(|near| !near.is_empty())
         .collect();
-    races.sort_by_key(|near| near.first().map(|candidate| candidate.distance));
+    races.sort_by_key(|near| {
+        near.first().map(|candidate| {
+            (
+                is_foreign(&report.races[candidate.race]),
+                candidate.distance,
+            )
+        })
+    });
     races.truncate(RACES);
     races.into_iter().flatten().collect()
+}
+
+/// One side never comes from the program's own code: what a run-time does when
+/// a thread starts, ends or panics.
+pub fn is_foreign(race: &Race) -> bool {
+    race.accesses.iter().any(|access| {
+        let stack = &access.stack;
+        !stack.is_empty() && !stack.iter().any(explore::is_own)
+    })
 }
 
 fn occurrences(race: &Race) -> impl Iterator<Item = Instance> + '_ {

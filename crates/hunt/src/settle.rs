@@ -238,6 +238,7 @@ impl Hunter<'_> {
             && let Ok(races) = report(true)
             && let Some(nearest) = decide::candidates(&races, made).first()
             && nearest.is_near()
+            && !decide::is_foreign(&races.races[nearest.race])
         {
             found.between_locks = true;
             found.decided.push(Decided {

@@ -215,6 +215,7 @@ impl Cache {
             flushes: 0,
         };
         cache.emit_exits();
+        crate::translate::map_store_table()?;
         host::map_words(
             layout::INDIRECT_TABLE,
             &vec![cache.indirect_miss; layout::INDIRECT_ENTRIES],

@@ -66,6 +66,8 @@ pub struct Context {
     pub spill: [u64; 16],
     /// Where it puts saved flags while it needs rax once more.
     flags: u64,
+    /// Where it is about to store (`translate/stores.rs`).
+    store_address: u64,
     /// Not zero: a loop that only waits gives way when it repeats.
     pub gives_way: u64,
     /// Not zero: code that was made to tell of locked instructions does.
@@ -123,6 +125,7 @@ context_offsets! {
     EXIT = exit;
     SPILL = spill;
     FLAGS = flags;
+    STORE_ADDRESS = store_address;
     GIVES_WAY = gives_way;
     TELLS_SEQUENCERS = tells_sequencers;
     RING_POSITION = ring_position;

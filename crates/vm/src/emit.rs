@@ -78,6 +78,15 @@ impl Emitter {
         self.rip_operand(reg, address, 0);
     }
 
+    /// `movzx reg32, word [address]`
+    pub fn load16(&mut self, reg: Reg, address: u64) {
+        if reg >= 8 {
+            self.bytes.push(0x44);
+        }
+        self.raw(&[0x0f, 0xb7]);
+        self.rip_operand(reg, address, 0);
+    }
+
     /// `mov dword [address], imm32`
     pub fn store_imm32(&mut self, address: u64, value: u32) {
         self.bytes.push(0xc7);

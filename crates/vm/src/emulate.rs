@@ -4,6 +4,7 @@
 
 use crate::context::{X87_POINTERS, guest_xcr0, reg};
 use crate::io::tag;
+use crate::kernel::signal::SI_KERNEL;
 use crate::machine::{Vm, is_canonical};
 use crate::schedule::SliceEnd;
 use crate::{Error, memory};
@@ -109,7 +110,7 @@ impl Vm {
             error,
             ..Default::default()
         };
-        self.guest_fault(libc::SIGSEGV, 128 /* SI_KERNEL */, 0, trap)
+        self.guest_fault(libc::SIGSEGV, SI_KERNEL, 0, trap)
     }
 
     /// An instruction form that has no place in a 64-bit Linux program the vm

@@ -30,6 +30,25 @@ pub fn map_fixed(address: u64, length: u64, protection: i32) -> Result<(), Error
     )))
 }
 
+/// Makes memory of the vm unreadable.
+pub fn forbid(address: u64, length: u64) -> Result<(), Error> {
+    // SAFETY: only tables that nobody has a reference into are forbidden.
+    let answer = unsafe {
+        libc::mprotect(
+            address as *mut libc::c_void,
+            length as usize,
+            libc::PROT_NONE,
+        )
+    };
+    if answer == 0 {
+        return Ok(());
+    }
+    let reason = io::Error::last_os_error();
+    Err(Error::Machine(format!(
+        "cannot protect {length:#x} bytes at {address:#x} for the vm: {reason}"
+    )))
+}
+
 /// Maps private memory at exactly `address`, which must be free, with these
 /// words in it. What is written over them can be forgotten at once.
 pub fn map_words(address: u64, words: &[u64]) -> Result<(), Error> {

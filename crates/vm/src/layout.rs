@@ -8,6 +8,8 @@
 //! RIP-relative operand of guest library code still reaches its target when
 //! the instruction is copied into the cache.
 
+use std::ops::Range;
+
 /// Smallest address a guest mapping may have (the kernel's usual limit).
 pub const GUEST_BOTTOM: u64 = 0x1_0000;
 
@@ -16,7 +18,10 @@ pub const GUEST_TOP: u64 = 0x6000_0000_0000;
 
 /// The range in which Linux places the vm's own executable and heap. No guest
 /// mapping may be made there.
-pub const HOST_IMAGE: std::ops::Range<u64> = 0x5500_0000_0000..0x5700_0000_0000;
+pub const HOST_IMAGE: Range<u64> = 0x5400_0000_0000..0x5800_0000_0000;
+
+/// All that is the vm's of the addresses a program can use.
+pub const VM: [Range<u64>; 2] = [HOST_IMAGE, GUEST_TOP..1 << 47];
 
 /// Room left unmapped between guest memory and the context.
 const GUARD: u64 = 16 << 20;
@@ -57,6 +62,12 @@ pub const RING_SIZE: u64 = 1 << 20;
 /// The code cache.
 pub const CACHE: u64 = RING + RING_SIZE + 0x1000;
 pub const CACHE_SIZE: u64 = 256 << 20;
+
+/// An entry of eight bytes for every four gigabytes: it can be read if a guest
+/// may have something there (`translate/stores.rs`).
+pub const STORE_TABLE: u64 = CACHE + CACHE_SIZE + 0x1000;
+pub const STORE_SHIFT: u32 = 32;
+pub const STORE_TABLE_SIZE: u64 = 8 << (48 - STORE_SHIFT);
 
 /// Shadow memory of an observer of accesses that wants to be spared those it
 /// knows (`observe/known.rs`): four words for every eight bytes of guest memory,

@@ -41,7 +41,7 @@ pub struct BadAddress;
 /// True for addresses at which the vm itself lives, and no guest memory can
 /// be: its executable and heap, and everything from its context to the top.
 pub fn is_vm(address: u64) -> bool {
-    layout::HOST_IMAGE.contains(&address) || (layout::GUEST_TOP..1 << 47).contains(&address)
+    layout::VM.iter().any(|part| part.contains(&address))
 }
 
 /// A range that touches the vm is none of the guest's.

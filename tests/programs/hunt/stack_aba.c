@@ -16,7 +16,7 @@ static void push(struct node *node) {
     struct node *old = __atomic_load_n(&head, __ATOMIC_ACQUIRE);
     do
         node->next = old;  // DECIDES
-    while (!__atomic_compare_exchange_n(&head, &old, node, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    while (!__atomic_compare_exchange_n(&head, &old, node, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));  // DECIDES
 }
 
 static struct node *pop(void) {
@@ -26,7 +26,7 @@ static struct node *pop(void) {
         if (!old)
             return 0;
         next = old->next;  // DECIDES
-    } while (!__atomic_compare_exchange_n(&head, &old, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    } while (!__atomic_compare_exchange_n(&head, &old, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));  // DECIDES
     return old;
 }
 

@@ -167,7 +167,9 @@ impl Pending {
 pub(super) const SI_USER: i32 = 0;
 pub(super) const SI_TIMER: i32 = -2;
 const SI_TKILL: i32 = -6;
-pub(super) const SI_KERNEL: i32 = 0x80;
+pub(crate) const SI_KERNEL: i32 = 0x80;
+/// Nothing is mapped at the address.
+pub(crate) const SEGV_MAPERR: i32 = 1;
 
 /// An alternate signal stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

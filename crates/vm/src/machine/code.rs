@@ -4,11 +4,11 @@
 use super::observed::Hooked;
 use super::{Pace, Vm};
 use crate::cache::{ExitKind, LINKED, REPEAT, Translation, pages_of};
-use crate::context::{BREAK, reg};
-use crate::kernel::signal::Trap;
+use crate::context::{BREAK, HostFault, reg};
+use crate::kernel::signal::{SEGV_MAPERR, SI_KERNEL, Trap};
 use crate::observe::known::{Compare, Told};
 use crate::schedule::SliceEnd;
-use crate::translate::{MAX_BLOCK, REPEAT_PART, RING_MARGIN, SLACK, Shape};
+use crate::translate::{MAX_BLOCK, REPEAT_PART, RING_MARGIN, SLACK, Shape, is_repeated};
 use crate::{Error, layout};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 
@@ -370,7 +370,7 @@ impl Vm {
             number: 13,
             ..Trap::default()
         };
-        self.guest_fault(libc::SIGSEGV, 128 /* SI_KERNEL */, 0, trap)
+        self.guest_fault(libc::SIGSEGV, SI_KERNEL, 0, trap)
     }
 
     /// No instruction can be executed at rip.
@@ -401,7 +401,7 @@ impl Vm {
     /// A fault in translated code: restores the guest's state at the faulting
     /// instruction and decides whose fault it is.
     pub(super) fn host_fault(&mut self) -> Result<Option<SliceEnd>, Error> {
-        let fault = self.context.fault;
+        let mut fault = self.context.fault;
         let trap = fault.signal == libc::SIGTRAP;
         let host_pc = fault.host_pc - u64::from(trap);
         let Some(block) = self.cache.block_at_host(host_pc) else {
@@ -424,6 +424,24 @@ impl Vm {
             -i64::from(state.index)
         };
         self.drop_records_after_fault();
+        let table = layout::STORE_TABLE..layout::STORE_TABLE + layout::STORE_TABLE_SIZE;
+        if table.contains(&fault.address) {
+            let rip = self.context.regs.rip;
+            let instruction = self.instruction_at(rip);
+            if is_repeated(&instruction) && self.context.regs.gpr[reg::RCX] == 0 {
+                // It does not store at all.
+                self.context.regs.rip = instruction.next_ip();
+                self.context.remaining -= 1;
+                return Ok(None);
+            }
+            let registers = &self.context.regs.gpr;
+            let Some(address) = self.translator.store_to_vm(&instruction, registers) else {
+                return Err(Error::Machine(format!(
+                    "{instruction} at {rip:#x} was taken for a store to memory of the vm"
+                )));
+            };
+            fault = as_natively(fault, address);
+        }
         if fault.signal == libc::SIGSEGV
             && let Some(page) = self.space.unguard_code(fault.address)
         {
@@ -455,6 +473,31 @@ impl Vm {
             },
         };
         self.guest_fault(fault.signal, fault.code, address, trap)
+    }
+}
+
+/// What a machine without a vm says about a store to memory of the vm: nothing
+/// is mapped there.
+fn as_natively(fault: HostFault, address: u64) -> HostFault {
+    const NOT_CANONICAL: u64 = 13;
+    const PAGE_FAULT: u64 = 14;
+    /// A write from user mode to a page that is not there.
+    const USER_WRITE: u64 = 6;
+    if address >> 47 == 0 {
+        return HostFault {
+            code: SEGV_MAPERR,
+            address,
+            trap_number: PAGE_FAULT,
+            trap_error: USER_WRITE,
+            ..fault
+        };
+    }
+    HostFault {
+        code: SI_KERNEL,
+        address: 0,
+        trap_number: NOT_CANONICAL,
+        trap_error: 0,
+        ..fault
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::accesses::Unknown;
 use super::decode::Decoded;
+use super::stores::Looked;
 use super::{RING_LIMIT, RING_LIMIT_OF_COPY};
 use crate::cache::{Cache, ExitKind, LINKED, MapEntry, PendingExit, Translation};
 use crate::context::{offset, reg};
@@ -48,6 +49,8 @@ pub(super) struct Builder<'a> {
     pub(super) variant: u32,
     /// The block's end goes back to a loop that only waits.
     pub(super) waits: bool,
+    /// Addresses whose stores have been looked at.
+    pub(super) looked: Vec<Looked>,
     /// Code behind the block that it depends on.
     pub(super) seen: Vec<std::ops::Range<u64>>,
 }
@@ -197,6 +200,8 @@ impl Builder<'_> {
         // jrcxz over the way out
         self.code.raw(&[0xe3, 5]);
         let from = self.code.jump(self.cache.common_exit);
+        let mut borrowed = self.borrowed.clone();
+        borrowed.push(reg::RCX);
         self.stubs.push(Stub {
             from,
             kind: StubKind::Exit(ExitKind::Quantum),
@@ -204,7 +209,7 @@ impl Builder<'_> {
             done: 0,
             adjust,
             restore_flags: false,
-            borrowed: vec![reg::RCX],
+            borrowed,
         });
         self.unspill(reg::RCX);
     }

@@ -32,6 +32,7 @@ mod build;
 mod decode;
 mod kind;
 mod spin;
+mod stores;
 
 use crate::cache::{Cache, ExitKind, LINKED, REPEAT, Translation};
 use crate::context::{offset, reg};
@@ -47,6 +48,7 @@ use iced_x86::{
 use kind::{End, REGISTERS, condition_number, general_number, is_masked, reachable, uses_gs};
 pub use kind::{is_long_repeat, is_repeated};
 use std::collections::HashSet;
+pub use stores::map_table as map_store_table;
 
 /// Longest block, in instructions.
 pub const MAX_BLOCK: usize = 64;
@@ -182,6 +184,7 @@ impl Translator {
             variant,
             waits: false,
             seen: Vec::new(),
+            looked: Vec::new(),
         };
         self.build(&mut builder, &decoded, fetch, instrumentation, sites, told);
         self.record_unknown(&mut builder);
@@ -227,6 +230,8 @@ impl Translator {
         if builder.only_unknown && !decoded.complex && builder.variant != REPEAT {
             let free = self.unnamed(decoded);
             builder.borrow(&free);
+        } else if builder.variant == LINKED && !instrumentation.accesses {
+            self.borrow_for_stores(builder, decoded);
         }
         for (index, step) in decoded.steps.iter().enumerate() {
             let instruction = &step.instruction;
@@ -243,6 +248,7 @@ impl Translator {
                     !decoded.flags_overwritten(index, count_at.map(|(place, _)| place));
                 self.record_accesses(builder, instruction, flags_alive, sites, told);
             }
+            self.look_at_stores(builder, instruction);
             if step.then == Then::Next && index == last && decoded.end != End::Continue {
                 builder.give_back();
             }
