@@ -23,7 +23,7 @@ const PLACE: u32 = 32;
 
 /// Under `cap=N` a site starts at most N times so many monitors between two
 /// ticks, however often its thread releases.
-const RELEASES_PER_TICK: u32 = 100;
+const RELEASES_PER_TICK: u32 = 2;
 /// After so many monitors of a thread all its sites have their share again.
 const REFILL_COUNT: u64 = 1 << 14;
 
@@ -33,6 +33,9 @@ const PUBLISHED: u64 = 8;
 
 /// So many monitors of a thread are not left to chance, whoever asks for them.
 const CERTAIN: u64 = 1 << 15;
+
+/// From so many on a thread's monitors are left to chance more often.
+const VERY_MANY: u64 = 1 << 18;
 
 /// So many of a thread's monitors are always published.
 const ALL_PUBLISHED: u64 = 1 << 12;
@@ -271,6 +274,10 @@ fn pause_once(thread: &Thread, place: usize) {
     let known = word.load(Ordering::Relaxed);
     let bit = 1 << (place % 64);
     if known & bit != 0 {
+        // By now it has seen most of its sites: no more of this.
+        if thread.started.load(Ordering::Relaxed) > ALL_PUBLISHED {
+            thread.pauses.store(PAUSES, Ordering::Relaxed);
+        }
         return;
     }
     word.store(known | bit, Ordering::Relaxed);
@@ -382,17 +389,19 @@ fn count(thread: &Thread, local: &Local) {
     }
 }
 
-/// The next prize is 8 to 23 draws away, once the thread has started many; the
-/// address stirs the choice, so that no site of a loop is left out for ever.
+/// The next prize is 8 to 23 draws away, once the thread has started many, and 32
+/// to 95 once it has started very many; the address stirs the choice, so that no
+/// site of a loop is left out for ever.
 #[inline]
 fn refill_lottery(thread: &Thread, local: &Local, address: usize, asker: Asker) {
-    if local.lottery.load(Ordering::Relaxed) as i64 <= 0
-        && thread.started.load(Ordering::Relaxed) > CERTAIN
-    {
-        let stir = (address >> 3) ^ (asker.site >> 2);
-        local
-            .lottery
-            .store(8 + (stir as u64 & 15), Ordering::Relaxed);
+    let started = thread.started.load(Ordering::Relaxed);
+    if local.lottery.load(Ordering::Relaxed) as i64 <= 0 && started > CERTAIN {
+        let stir = ((address >> 3) ^ (asker.site >> 2)) as u64;
+        let draws = match started > VERY_MANY {
+            true => 32 + (stir & 63),
+            false => 8 + (stir & 15),
+        };
+        local.lottery.store(draws, Ordering::Relaxed);
     }
 }
 

@@ -30,6 +30,8 @@ pub const MOST: usize = 255;
 pub const EPOCH: u32 = 17;
 pub const LOW: u64 = (1 << EPOCH) - 1;
 const ONE_EPOCH: u64 = 1 << EPOCH;
+/// No word is so small.
+const CAPPED: u64 = 1;
 
 #[repr(C, align(128))]
 pub struct Published {
@@ -56,8 +58,8 @@ pub struct Local {
     /// One word per site: the inline code passes a site by while its word is
     /// not below the key. Null without `cap`.
     pub shares: AtomicPtr<AtomicU64>,
-    /// Under `cap` what `now` is otherwise, which stays 0: the inline code asks
-    /// for the shares only where it finds a 0.
+    /// Under `cap` what `now` is otherwise, which is `CAPPED` then: the inline
+    /// code asks for the shares only where it finds that.
     pub capped: AtomicU64,
     /// One word per site: see `sampled` of the pass.
     pub counts: AtomicPtr<AtomicU32>,
@@ -68,7 +70,7 @@ impl Local {
     #[inline]
     pub fn now(&self) -> u64 {
         let now = self.now.load(Ordering::Relaxed);
-        if now == 0 {
+        if now == CAPPED {
             self.capped.load(Ordering::Relaxed)
         } else {
             now
@@ -79,7 +81,7 @@ impl Local {
         let (now, capped) = if options::CAP.load(Ordering::Relaxed) == 0 {
             (word, 0)
         } else {
-            (0, word)
+            (if word == 0 { 0 } else { CAPPED }, word)
         };
         self.now.store(now, Ordering::Relaxed);
         self.capped.store(capped, Ordering::Relaxed);
@@ -276,7 +278,7 @@ pub fn release() {
     word.store(next, Ordering::Release);
     let key = local.key.load(Ordering::Relaxed);
     local.key.store(key.wrapping_add(2), Ordering::Relaxed);
-    if local.now.load(Ordering::Relaxed) != 0 {
+    if local.now.load(Ordering::Relaxed) > CAPPED {
         local.now.store(next, Ordering::Relaxed);
     } else if local.capped.load(Ordering::Relaxed) != 0 {
         local.capped.store(next, Ordering::Relaxed);
