@@ -116,8 +116,11 @@ pub struct Vm {
     pub(crate) current: u32,
     slice: Option<Slice>,
     last_slice: Option<(u32, SliceEnd)>,
-    /// Slices in a row that gave way at once.
+    /// Slices in a row that gave way at once, or were cut.
     waits_in_vain: usize,
+    /// Cut slices so far, and whether this is one.
+    cuts: u64,
+    is_cut: bool,
     /// It has been said that no thread can go on.
     said_stuck: bool,
     /// Instructions granted to the running slice, and how many of them are
@@ -211,6 +214,8 @@ impl Vm {
             slice: None,
             last_slice: None,
             waits_in_vain: 0,
+            cuts: 0,
+            is_cut: false,
             said_stuck: false,
             granted: 0,
             reserve: 0,

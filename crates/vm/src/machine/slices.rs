@@ -29,6 +29,13 @@ const SHORT_WAIT: u64 = 1000;
 /// Times round all threads that may do nothing but wait.
 pub(super) const ROUNDS_OF_WAITING: usize = 8;
 
+/// Where everybody only waits, somebody may give way always at a moment when
+/// the others can do nothing, a lock in hand: after so many rounds slices are
+/// cut short, at varying lengths. After so many more a waiting thread is not
+/// let give way for once: its loop may count.
+const ROUNDS_OF_CUTS: usize = 64;
+const LONGEST_CUT: u64 = 48;
+
 impl Vm {
     /// Instructions the slice under way has left.
     pub(crate) fn left_in_slice(&self) -> u64 {
@@ -81,7 +88,9 @@ impl Vm {
     pub(super) fn finish_slice(&mut self, slice: Slice, end: SliceEnd) -> Result<(), Error> {
         self.last_slice = Some((slice.thread, end));
         self.context.gives_way = 0;
-        self.waits_in_vain = if end == SliceEnd::Yielded && slice.done < SHORT_WAIT {
+        let was_cut = std::mem::take(&mut self.is_cut) && end == SliceEnd::Expired;
+        let gave_way = end == SliceEnd::Yielded && slice.done < SHORT_WAIT;
+        self.waits_in_vain = if gave_way || was_cut {
             self.waits_in_vain + 1
         } else {
             0
@@ -235,9 +244,14 @@ impl Vm {
             }
             break (choice, runnable);
         };
-        // Where everybody only waits, turns are taken at full length again.
-        let patient = self.waits_in_vain <= ROUNDS_OF_WAITING * runnable.len();
-        self.context.gives_way = u64::from(runnable.len() > 1 && patient);
+        let rounds = self.waits_in_vain / runnable.len();
+        self.context.gives_way = u64::from(runnable.len() > 1 && rounds <= ROUNDS_OF_CUTS);
+        if runnable.len() > 1 && (ROUNDS_OF_WAITING..=ROUNDS_OF_CUTS).contains(&rounds) {
+            self.cuts += 1;
+            self.is_cut = true;
+            let spread = self.cuts.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            choice.instructions = choice.instructions.min(1 + spread % LONGEST_CUT);
+        }
         if runnable.len() == 1 && self.held.is_empty() {
             choice.instructions = if self.takes_turns() {
                 SHARING_SLICE
