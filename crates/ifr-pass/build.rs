@@ -4,7 +4,16 @@
 use std::path::PathBuf;
 use std::process::exit;
 
+#[path = "../ifr-runtime/fingerprint.rs"]
+mod fingerprint;
+
 fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=../ifr-runtime/fingerprint.rs");
+    println!(
+        "cargo::rustc-env=DEADHEAT_IFR_FINGERPRINT={}",
+        fingerprint::fingerprint()
+    );
     println!("cargo::rerun-if-changed=shim/shim.cpp");
     println!("cargo::rerun-if-env-changed=DEADHEAT_LLVM_22");
     let prefix = std::env::var_os("DEADHEAT_LLVM_22")

@@ -6,12 +6,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
+#[path = "fingerprint.rs"]
+mod fingerprint;
+
 fn main() {
     println!("cargo::rerun-if-changed=runtime");
     let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_default());
     let object = out.join("deadheat_ifr.o");
+    let fingerprint = fingerprint::fingerprint();
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=fingerprint.rs");
+    println!("cargo::rustc-env=DEADHEAT_IFR_FINGERPRINT={fingerprint}");
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let status = Command::new(rustc)
+        .env("DEADHEAT_IFR_FINGERPRINT", &fingerprint)
         .args([
             "--crate-name",
             "deadheat_ifr",
@@ -73,15 +81,24 @@ fn main() {
     }
 }
 
+/// Where the source lists functions that the run-time stands before.
+const LISTS: [&str; 5] = [
+    "releasing! {",
+    "asking! {",
+    "joining! {",
+    "detaching! {",
+    "replacing! {",
+];
+
 /// Names of the functions that the run-time stands before, from its source:
-/// the entries of `releasing!` and what is marked `no_mangle` beside them.
+/// the entries of the lists and what is marked `no_mangle` beside them.
 fn interposed() -> Vec<String> {
     let source = fs::read_to_string("runtime/interpose.rs").unwrap_or_default();
     let mut names = Vec::new();
     let mut in_list = false;
     let mut marked = false;
     for line in source.lines() {
-        if line.starts_with("releasing! {") || line.starts_with("replacing! {") {
+        if LISTS.iter().any(|list| line.starts_with(list)) {
             in_list = true;
         } else if in_list && line.starts_with('}') {
             in_list = false;

@@ -64,6 +64,7 @@ impl Kit {
     pub fn command(&self, program: &OsStr) -> Command {
         let mut command = Command::new(program);
         command.env(TOOL_VARIABLE, &self.tool);
+        command.env(ifr_runtime::BUILD_VARIABLE, ifr_runtime::FINGERPRINT);
         command
     }
 

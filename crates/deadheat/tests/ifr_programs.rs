@@ -300,6 +300,58 @@ fn what_cannot_work_is_said() {
     assert!(said(&missing).contains("nowhere.so"));
 }
 
+/// Pass, run-time and objects must be of one build; anything else would start no
+/// monitors without a word.
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    let folder = scratch("misfit");
+    fs::write(
+        folder.join("a.c"),
+        "int cell; int main(void) { return cell; }\n",
+    )
+    .unwrap();
+    let pass = Path::new(env!("CARGO_BIN_EXE_deadheat")).with_file_name("libifr_pass.so");
+    let refused = Command::new("clang-22")
+        .arg(format!("-fpass-plugin={}", pass.display()))
+        .args(["-c", "a.c", "-o", "a.o"])
+        .env("DEADHEAT_IFR_BUILD", "0123456789abcdef")
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(70), "{}", said(&refused));
+    assert!(said(&refused).contains("are of different builds"));
+
+    build(&["cc", "-O1", "-c", "a.c", "-o", "a.o"], &folder);
+    let symbols = Command::new("nm")
+        .args(["-u", "a.o"])
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    let symbols = String::from_utf8(symbols.stdout).unwrap();
+    let name = symbols
+        .split_whitespace()
+        .find(|name| name.starts_with("__deadheat_ifr_tls_"))
+        .unwrap();
+    let older = format!("{name}={}0", &name[..name.len() - 16]);
+    let renamed = Command::new("objcopy")
+        .args(["--redefine-sym", &older, "a.o"])
+        .current_dir(&folder)
+        .status()
+        .unwrap();
+    assert!(renamed.success());
+    let linked = Command::new(env!("CARGO_BIN_EXE_deadheat"))
+        .args(["cc", "a.o", "-o", "a"])
+        .current_dir(&folder)
+        .output()
+        .unwrap();
+    assert!(!linked.status.success());
+    assert!(
+        said(&linked).contains("rebuild_all_objects_with_one_deadheat"),
+        "{}",
+        said(&linked)
+    );
+}
+
 /// A lock made of atomics, in an object without monitors: the program is
 /// correct, and only that object knows why.
 #[test]
@@ -645,7 +697,7 @@ fn annotated_programs() {
 fn all_annotated_programs() {
     let (silent, racy, found) = annotated_suite(1);
     assert!(
-        silent > 40 && racy > 20 && found * 4 > racy,
+        silent > 40 && racy > 20 && found * 2 > racy,
         "{silent} {racy} {found}"
     );
 }

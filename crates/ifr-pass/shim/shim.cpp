@@ -505,7 +505,7 @@ extern "C" LLVMValueRef dh_guard(LLVMValueRef At, LLVMValueRef Tls, uint64_t Pla
   BasicBlock *After = SplitBlock(Head, Inst);
   LLVMContext &C = Inst->getContext();
   Function *F = Head->getParent();
-  BasicBlock *Ask = BasicBlock::Create(C, "", F, After);
+  BasicBlock *Wants = BasicBlock::Create(C, "", F, After);
   BasicBlock *Share = BasicBlock::Create(C, "", F, After);
   BasicBlock *Inside = BasicBlock::Create(C, "", F, After);
   MDBuilder MDB(C);
@@ -518,17 +518,18 @@ extern "C" LLVMValueRef dh_guard(LLVMValueRef At, LLVMValueRef Tls, uint64_t Pla
     return B.CreateAlignedLoad(Ty, B.CreateConstGEP1_64(I64, State, Index), Align(8));
   };
   Value *Plain = Word(0, I64);
-  B.CreateCondBr(B.CreateIsNotNull(Plain), Inside, Ask, MDB.createBranchWeights(16, 1));
-  B.SetInsertPoint(Ask);
-  Value *Under = Word(Capped, I64);
-  B.CreateCondBr(B.CreateIsNotNull(Under), Share, After, MDB.createBranchWeights(1, 16));
+  // 0: no monitors are wanted. 1: there is a cap, and the word is elsewhere.
+  B.CreateCondBr(B.CreateIsNotNull(Plain), Wants, After, MDB.createBranchWeights(16, 1));
+  B.SetInsertPoint(Wants);
+  B.CreateCondBr(B.CreateICmpEQ(Plain, B.getInt64(1)), Share, Inside, MDB.createBranchWeights(1, 16));
   B.SetInsertPoint(Share);
+  Value *Under = Word(Capped, I64);
   Value *Table = Word(Shares, PointerType::get(C, 0));
   Value *Used = B.CreateAlignedLoad(I64, B.CreateConstGEP1_64(I64, Table, Place), Align(8));
   B.CreateCondBr(B.CreateICmpULT(Used, Word(Key, I64)), Inside, After);
   B.SetInsertPoint(Inside);
   PHINode *Phi = B.CreatePHI(I64, 2, "ifr.now");
-  Phi->addIncoming(Plain, Head);
+  Phi->addIncoming(Plain, Wants);
   Phi->addIncoming(Under, Share);
   *Now = wrap(Phi);
   return wrap(B.CreateBr(After));

@@ -43,9 +43,29 @@ pub struct PluginInfo {
     before_code_generation: Option<unsafe extern "C" fn()>,
 }
 
+/// Which build of the run-time the code is for, as deadheat says.
+const BUILD_VARIABLE: &str = "DEADHEAT_IFR_BUILD";
+
+/// Code for another run-time than the one it will be linked with would start no
+/// monitors, or wrong ones.
+fn refuse_another_build() {
+    let mine = env!("DEADHEAT_IFR_FINGERPRINT");
+    let Some(wanted) = std::env::var_os(BUILD_VARIABLE) else {
+        return;
+    };
+    if wanted != mine {
+        eprintln!(
+            "deadheat: the monitor pass libifr_pass.so ({mine}) and this deadheat ({}) are of different builds; build or install both together (cargo build --release --workspace)",
+            wanted.to_string_lossy()
+        );
+        std::process::exit(70);
+    }
+}
+
 /// The entry point LLVM looks for in a plugin.
 #[unsafe(no_mangle)]
 pub extern "C" fn llvmGetPassPluginInfo() -> PluginInfo {
+    refuse_another_build();
     PluginInfo {
         api_version: 2,
         name: c"deadheat-ifr".as_ptr(),

@@ -3,7 +3,7 @@
 //!
 //! The thread's word `now` is `thread:8 | epoch:39 | ones:17`, or 0 while the
 //! run-time does not want monitors; it lives at offset 0 of the thread-local
-//! `__deadheat_ifr_tls`. A slot of the shadow is `thread:8 | epoch:39 | shared |
+//! `__deadheat_ifr_tls` (with a suffix, see [`STATE`]). A slot of the shadow is `thread:8 | epoch:39 | shared |
 //! written bytes:8 | accessed bytes:8`. A monitor is active if no bit of
 //! `now ^ slot` under `OWNER | needed bytes` is set.
 //!
@@ -21,6 +21,21 @@ use inkwell::llvm_sys::{
 };
 use std::cell::Cell;
 use std::ffi::CStr;
+
+/// The thread-local block. It carries the fingerprint of this build: an object of
+/// another one does not link with this one's run-time, and the linker's message
+/// says what to do.
+const STATE: &CStr = match CStr::from_bytes_with_nul(
+    concat!(
+        "__deadheat_ifr_tls__rebuild_all_objects_with_one_deadheat__",
+        env!("DEADHEAT_IFR_FINGERPRINT"),
+        "\0"
+    )
+    .as_bytes(),
+) {
+    Ok(name) => name,
+    Err(_) => c"",
+};
 
 /// Which bits of an address choose its slot.
 pub const SLOT_MASK: u64 = 0x3fff_ffff_fff8;
@@ -327,7 +342,7 @@ impl Lowering {
 
     /// A word of the thread-local block.
     fn state(&self, index: u64, kind: LLVMTypeRef) -> LLVMValueRef {
-        let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
+        let state = self.global(STATE, self.i64, true);
         // SAFETY: a live builder; the block has eight aligned words.
         unsafe {
             let mut index = self.number(index);
@@ -345,7 +360,7 @@ impl Lowering {
     fn guard(&self, at: LLVMValueRef) -> (LLVMValueRef, LLVMValueRef, u64) {
         let place = self.next_place.get() % SITES;
         self.next_place.set(place + 1);
-        let state = self.global(c"__deadheat_ifr_tls", self.i64, true);
+        let state = self.global(STATE, self.i64, true);
         let mut now = std::ptr::null_mut();
         // SAFETY: a live instruction; the block has eight aligned words, and the
         // table of shares, where there is one, `SITES`.

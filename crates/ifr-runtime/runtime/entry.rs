@@ -7,12 +7,24 @@
 use crate::monitor::{self, Asker};
 use core::arch::global_asm;
 
+macro_rules! tls {
+    () => {
+        concat!(
+            "__deadheat_ifr_tls__rebuild_all_objects_with_one_deadheat__",
+            env!("DEADHEAT_IFR_FINGERPRINT")
+        )
+    };
+}
+
 global_asm!(
     ".section .tbss.__deadheat_ifr_tls,\"awT\",@nobits",
-    ".globl __deadheat_ifr_tls",
+    // The pass knows it by the name of this build.
+    concat!(".globl ", tls!()),
+    concat!(".type ", tls!(), ",@object"),
+    concat!(".size ", tls!(), ", 64"),
     ".type __deadheat_ifr_tls,@object",
-    ".size __deadheat_ifr_tls, 64",
     ".p2align 6",
+    concat!(tls!(), ":"),
     "__deadheat_ifr_tls:",
     ".zero 64",
     // 1 while code that synchronises unseen may call back (module `foreign`).
@@ -208,8 +220,8 @@ global_asm!(
     "add qword ptr [rax], 0x20000",
     "add qword ptr fs:[r11 + 24], 2",
     "mov rax, qword ptr [rax]",
-    "cmp qword ptr fs:[r11], 0",
-    "je 3f",
+    "cmp qword ptr fs:[r11], 1",
+    "jbe 3f",
     "mov qword ptr fs:[r11], rax",
     "2:",
     "pop rax",

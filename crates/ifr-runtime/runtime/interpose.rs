@@ -7,7 +7,8 @@
 //!
 //! A release is whatever another thread can wait for or look up: unlocking,
 //! signalling, posting, creating and ending threads; writing to a pipe, a
-//! socket or an event; sending a signal; giving memory back.
+//! socket or an event; sending a signal; giving memory back. The end of a thread
+//! is one when it is joined (see `threads`).
 
 use crate::monitor::{self, Asker};
 use crate::threads;
@@ -29,6 +30,10 @@ unsafe extern "C" {
         child: Option<unsafe extern "C" fn()>,
         module: *mut c_void,
     ) -> c_int;
+    fn pthread_attr_getstacksize(attributes: *const c_void, size: *mut usize) -> c_int;
+    fn pthread_attr_getdetachstate(attributes: *const c_void, state: *mut c_int) -> c_int;
+    fn pthread_getattr_default_np(attributes: *mut c_void) -> c_int;
+    fn pthread_attr_destroy(attributes: *mut c_void) -> c_int;
     fn pthread_sigmask(how: c_int, set: *const u64, old: *mut u64) -> c_int;
 }
 
@@ -125,9 +130,7 @@ releasing! {
     pthread_barrier_wait(a);
     pthread_mutex_destroy(a);
     pthread_cancel(a);
-    pthread_kill(a, b);
     pthread_sigqueue(a, b, c);
-    pthread_detach(a);
     sem_post(a);
     sem_close(a);
     mtx_unlock(a);
@@ -157,7 +160,6 @@ releasing! {
     timerfd_settime(a, b, c, d);
     timer_settime(a, b, c, d);
     kill(a, b);
-    tgkill(a, b, c);
     raise(a);
     sigqueue(a, b, c);
     semop(a, b, c);
@@ -186,7 +188,131 @@ releasing! {
     lio_listio(a, b, c, d);
     posix_spawn(a, b, c, d, e, f);
     posix_spawnp(a, b, c, d, e, f);
-    syscall(a, b, c, d, e, f, g);
+}
+
+/// Functions that tell a failure by their result, which may be that a thread is
+/// gone.
+macro_rules! asking {
+    ($($name:ident ( $($argument:ident),* ) if $asks:expr;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name($($argument: Word),*) -> Word {
+                static REAL: Real = Real::new(unsafe {
+                    // SAFETY: the literal ends in the zero that is put there.
+                    CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
+                });
+                threads::release();
+                // SAFETY: the real function of this name takes these words.
+                let result = unsafe {
+                    let real: unsafe extern "C" fn($($argument: Word),*) -> Word =
+                        core::mem::transmute(REAL.get());
+                    real($($argument),*)
+                };
+                if result as c_int != 0 && $asks {
+                    threads::ends_were_seen();
+                }
+                result
+            }
+        )*
+    };
+}
+
+/// System calls that find a thread gone.
+const TKILL: Word = 200;
+const TGKILL: Word = 234;
+const TGSIGQUEUEINFO: Word = 297;
+
+asking! {
+    pthread_kill(a, b) if true;
+    tgkill(a, b, c) if true;
+    syscall(a, b, c, d, e, f, g) if matches!(a, TKILL | TGKILL | TGSIGQUEUEINFO);
+}
+
+/// Functions that wait for the end of the thread `a` and give 0 once it has
+/// ended.
+macro_rules! joining {
+    ($($name:ident ( $($argument:ident),* );)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name(a: Word, $($argument: Word),*) -> Word {
+                static REAL: Real = Real::new(unsafe {
+                    // SAFETY: the literal ends in the zero that is put there.
+                    CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
+                });
+                let thread = threads::current();
+                if let Some(thread) = &thread {
+                    thread.joining.store(a, Ordering::Relaxed);
+                }
+                // SAFETY: the real function of this name takes these words.
+                let result = unsafe {
+                    let real: unsafe extern "C" fn(Word, $($argument: Word),*) -> Word =
+                        core::mem::transmute(REAL.get());
+                    real(a, $($argument),*)
+                };
+                if let Some(thread) = &thread {
+                    thread.joining.store(0, Ordering::Relaxed);
+                }
+                if result as c_int == 0 {
+                    threads::inherit(a);
+                }
+                result
+            }
+        )*
+    };
+}
+
+joining! {
+    pthread_join(b);
+    pthread_tryjoin_np(b);
+    pthread_timedjoin_np(b, c);
+    pthread_clockjoin_np(b, c, d);
+    thrd_join(b);
+}
+
+/// Before and after the real function: the thread may begin and end in between.
+macro_rules! detaching {
+    ($($name:ident ( $argument:ident );)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C" fn $name($argument: Word) -> Word {
+                static REAL: Real = Real::new(unsafe {
+                    // SAFETY: the literal ends in the zero that is put there.
+                    CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
+                });
+                threads::release();
+                threads::detached($argument);
+                // SAFETY: the real function of this name takes a handle.
+                let result = unsafe {
+                    let real: unsafe extern "C" fn(Word) -> Word =
+                        core::mem::transmute(REAL.get());
+                    real($argument)
+                };
+                threads::joined($argument);
+                result
+            }
+        )*
+    };
+}
+
+detaching! {
+    pthread_detach(a);
+    thrd_detach(a);
+}
+
+static SETROBUST: Real = Real::new(c"pthread_mutexattr_setrobust");
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_mutexattr_setrobust(attributes: *mut c_void, robust: c_int) -> c_int {
+    if robust != 0 {
+        threads::ROBUST.store(true, Ordering::Relaxed);
+        threads::ends_were_seen();
+    }
+    // SAFETY: the real function.
+    unsafe {
+        let real: unsafe extern "C" fn(*mut c_void, c_int) -> c_int =
+            core::mem::transmute(SETROBUST.get());
+        real(attributes, robust)
+    }
 }
 
 // ---- memory ---------------------------------------------------------------
@@ -277,6 +403,8 @@ struct Birth {
     routine: AtomicPtr<c_void>,
     argument: AtomicPtr<c_void>,
     created_at: [AtomicUsize; 8],
+    stack_size: AtomicUsize,
+    detached: AtomicBool,
 }
 
 const BIRTHS: usize = 512;
@@ -286,15 +414,32 @@ static BIRTH: [Birth; BIRTHS] = [const {
         routine: AtomicPtr::new(core::ptr::null_mut()),
         argument: AtomicPtr::new(core::ptr::null_mut()),
         created_at: [const { AtomicUsize::new(0) }; 8],
+        stack_size: AtomicUsize::new(0),
+        detached: AtomicBool::new(false),
     }
 }; BIRTHS];
+
+/// How large stacks are that nobody asked for another size of.
+static STACK_SIZE: AtomicUsize = AtomicUsize::new(8 << 20);
+/// glibc's `PTHREAD_DESTRUCTOR_ITERATIONS`.
+const ROUNDS: usize = 4;
 
 static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
 static CREATE: Real = Real::new(c"pthread_create");
 static THRD_CREATE: Real = Real::new(c"thrd_create");
 
-unsafe extern "C" fn ended(_: *mut c_void) {
-    threads::leave();
+/// In the last of the rounds in which a thread's keys are given up: what others
+/// do in theirs is still seen.
+unsafe extern "C" fn ended(round: *mut c_void) {
+    let round = round as usize;
+    if round < ROUNDS {
+        // SAFETY: the key was made at start-up.
+        unsafe {
+            pthread_setspecific(KEY.load(Ordering::Relaxed), (round + 1) as *const c_void);
+        }
+        return;
+    }
+    threads::end();
 }
 
 fn begin(birth: &Birth) -> (*mut c_void, *mut c_void) {
@@ -307,9 +452,15 @@ fn begin(birth: &Birth) -> (*mut c_void, *mut c_void) {
         birth.routine.load(Ordering::Relaxed),
         birth.argument.load(Ordering::Relaxed),
     );
-    birth.taken.store(false, Ordering::Release);
     // Frames above this one are the library's.
-    threads::enter((&raw const top) as usize + 256, &created_at);
+    let origin = threads::Origin {
+        stack_top: (&raw const top) as usize + 256,
+        stack_size: birth.stack_size.load(Ordering::Relaxed),
+        detached: birth.detached.load(Ordering::Relaxed),
+        created_at: &created_at,
+    };
+    birth.taken.store(false, Ordering::Release);
+    threads::enter(&origin);
     // SAFETY: the key was made at start-up; any value but null calls `ended`.
     unsafe { pthread_setspecific(KEY.load(Ordering::Relaxed), 1 as *const c_void) };
     work
@@ -335,7 +486,12 @@ unsafe extern "C" fn run_c11(birth: *mut c_void) -> c_int {
     }
 }
 
-fn hand_over(routine: *mut c_void, argument: *mut c_void, frame: usize) -> Option<&'static Birth> {
+fn hand_over(
+    routine: *mut c_void,
+    argument: *mut c_void,
+    attributes: *const c_void,
+    frame: usize,
+) -> Option<&'static Birth> {
     let birth = BIRTH.iter().find(|birth| {
         birth
             .taken
@@ -344,6 +500,16 @@ fn hand_over(routine: *mut c_void, argument: *mut c_void, frame: usize) -> Optio
     })?;
     birth.routine.store(routine, Ordering::Relaxed);
     birth.argument.store(argument, Ordering::Relaxed);
+    let (mut stack_size, mut detached) = (STACK_SIZE.load(Ordering::Relaxed), 0);
+    if !attributes.is_null() {
+        // SAFETY: the attributes that the program gives to pthread_create.
+        unsafe {
+            pthread_attr_getstacksize(attributes, &mut stack_size);
+            pthread_attr_getdetachstate(attributes, &mut detached);
+        }
+    }
+    birth.stack_size.store(stack_size, Ordering::Relaxed);
+    birth.detached.store(detached != 0, Ordering::Relaxed);
     let mut frames = [0; 8];
     if let Some(thread) = threads::current() {
         history::walk(frame, thread.stack_top, &mut frames);
@@ -370,7 +536,7 @@ unsafe extern "C" fn pthread_create(
     threads::expect_another();
     sampler();
     threads::release();
-    let failed = match hand_over(routine, argument, frame) {
+    let failed = match hand_over(routine, argument, attributes, frame) {
         Some(birth) => {
             let at = core::ptr::from_ref(birth).cast_mut().cast();
             // SAFETY: as the program asked, with our routine around its own.
@@ -403,7 +569,7 @@ unsafe extern "C" fn thrd_create(
     threads::expect_another();
     sampler();
     threads::release();
-    let failed = match hand_over(routine, argument, frame) {
+    let failed = match hand_over(routine, argument, core::ptr::null(), frame) {
         Some(birth) => {
             let at = core::ptr::from_ref(birth).cast_mut().cast();
             // SAFETY: as the program asked, with our routine around its own.
@@ -706,6 +872,25 @@ pub fn prepare(stack_top: usize) {
     if unsafe { pthread_key_create(&mut key, Some(ended)) } == 0 {
         KEY.store(key, Ordering::Relaxed);
     }
+    // A `pthread_attr_t`.
+    let mut attributes = [0u64; 7];
+    let at = attributes.as_mut_ptr().cast::<c_void>();
+    let mut size = 0;
+    // SAFETY: the structure is large enough, is written by the first call and
+    // given up by the last.
+    unsafe {
+        if pthread_getattr_default_np(at) == 0 {
+            if pthread_attr_getstacksize(at, &mut size) == 0 && size != 0 {
+                STACK_SIZE.store(size, Ordering::Relaxed);
+            }
+            pthread_attr_destroy(at);
+        }
+    }
     threads::count_main();
-    threads::enter(stack_top, &[0; 8]);
+    threads::enter(&threads::Origin {
+        stack_top,
+        stack_size: 0,
+        detached: false,
+        created_at: &[0; 8],
+    });
 }

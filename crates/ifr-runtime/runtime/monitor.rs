@@ -11,7 +11,7 @@ use crate::history::{Held, Noted, Side};
 use crate::shadow::{self, ACCESSED, SHARED, WRITTEN};
 use crate::threads::{self, Local, SITES, Thread, WALKS, WORDS, Walk};
 use crate::{options, races, sys};
-use core::sync::atomic::{AtomicU8, Ordering, fence};
+use core::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
 
 const MANY: u8 = 255;
 /// Bits of a description, as the pass writes them; the low 16 are the size.
@@ -23,7 +23,7 @@ const PLACE: u32 = 32;
 
 /// Under `cap=N` a site starts at most N times so many monitors between two
 /// ticks, however often its thread releases.
-const RELEASES_PER_TICK: u32 = 100;
+const RELEASES_PER_TICK: u32 = 2;
 /// After so many monitors of a thread all its sites have their share again.
 const REFILL_COUNT: u64 = 1 << 14;
 
@@ -33,6 +33,24 @@ const PUBLISHED: u64 = 8;
 
 /// So many monitors of a thread are not left to chance, whoever asks for them.
 const CERTAIN: u64 = 1 << 15;
+
+/// From so many on a thread's monitors are left to chance more often.
+const VERY_MANY: u64 = 1 << 18;
+
+/// So many of a thread's monitors are always published.
+const ALL_PUBLISHED: u64 = 1 << 12;
+
+/// A thread that uses a site for the first time waits so long with its monitor
+/// active: threads that have just begun, and regions that are short, would seldom
+/// meet otherwise.
+const PAUSE_MICROS: u64 = 100;
+/// The first ones are longer: the next thread takes that long to begin.
+const FIRST_MICROS: u64 = 500;
+const FIRST_PAUSES: u32 = 2;
+/// Pauses of one thread, and of all.
+const PAUSES: u32 = 16;
+const ALL_PAUSES: u32 = 64;
+static PAUSED: AtomicU32 = AtomicU32::new(0);
 
 /// Who asks, from where.
 #[derive(Clone, Copy)]
@@ -74,6 +92,9 @@ fn report(thread: &Thread, asker: Asker, clash: Clash) {
     let Some(other) = threads::other(theirs.number) else {
         return;
     };
+    if !other.is_believed(clash.address, thread.number) {
+        return;
+    }
     let held = Held {
         address: clash.address,
         epoch: epoch_of(clash.held),
@@ -201,10 +222,7 @@ unsafe fn granule<const NOTE: bool>(
         if !write
             && owner != me
             && owner != 0
-            && !thread
-                .started
-                .load(Ordering::Relaxed)
-                .is_multiple_of(PUBLISHED)
+            && started_many(thread)
         {
             // That it is not its owner's alone is said at once, unless the
             // owner has changed it meanwhile: an old word must not come back.
@@ -227,6 +245,55 @@ unsafe fn granule<const NOTE: bool>(
         );
     }
     use_page(slot_user, me);
+}
+
+/// Whether this monitor is one of those that need not be published.
+#[inline]
+fn started_many(thread: &Thread) -> bool {
+    let started = thread.started.load(Ordering::Relaxed);
+    started > ALL_PUBLISHED && !started.is_multiple_of(PUBLISHED)
+}
+
+/// Waits, if the thread has not used the site before and may still wait.
+#[inline]
+fn pause(thread: &Thread, address: usize, place: usize) {
+    // What lies on its own stack is seldom another's.
+    let here = (&raw const address) as usize;
+    let own = (here..thread.stack_top).contains(&address);
+    if thread.pauses.load(Ordering::Relaxed) < PAUSES && !own {
+        pause_once(thread, place % SITES);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn pause_once(thread: &Thread, place: usize) {
+    let Some(word) = thread.known.get(place / 64) else {
+        return;
+    };
+    let known = word.load(Ordering::Relaxed);
+    let bit = 1 << (place % 64);
+    if known & bit != 0 {
+        // By now it has seen most of its sites: no more of this.
+        if thread.started.load(Ordering::Relaxed) > ALL_PUBLISHED {
+            thread.pauses.store(PAUSES, Ordering::Relaxed);
+        }
+        return;
+    }
+    word.store(known | bit, Ordering::Relaxed);
+    let pauses = thread.pauses.load(Ordering::Relaxed);
+    let sampling = options::SAMPLE.load(Ordering::Relaxed) < 100
+        || options::BUDGET.load(Ordering::Relaxed) != 0;
+    if sampling || PAUSED.fetch_add(1, Ordering::Relaxed) >= ALL_PAUSES {
+        thread.pauses.store(PAUSES, Ordering::Relaxed);
+        return;
+    }
+    thread.pauses.store(pauses + 1, Ordering::Relaxed);
+    sys::sleep_micros(if pauses < FIRST_PAUSES {
+        FIRST_MICROS
+    } else {
+        PAUSE_MICROS
+    });
 }
 
 fn noted(thread: &Thread, now: u64, write: bool, asker: Asker) -> Noted {
@@ -322,17 +389,19 @@ fn count(thread: &Thread, local: &Local) {
     }
 }
 
-/// The next prize is 8 to 23 draws away, once the thread has started many; the
-/// address stirs the choice, so that no site of a loop is left out for ever.
+/// The next prize is 8 to 23 draws away, once the thread has started many, and 32
+/// to 95 once it has started very many; the address stirs the choice, so that no
+/// site of a loop is left out for ever.
 #[inline]
 fn refill_lottery(thread: &Thread, local: &Local, address: usize, asker: Asker) {
-    if local.lottery.load(Ordering::Relaxed) as i64 <= 0
-        && thread.started.load(Ordering::Relaxed) > CERTAIN
-    {
-        let stir = (address >> 3) ^ (asker.site >> 2);
-        local
-            .lottery
-            .store(8 + (stir as u64 & 15), Ordering::Relaxed);
+    let started = thread.started.load(Ordering::Relaxed);
+    if local.lottery.load(Ordering::Relaxed) as i64 <= 0 && started > CERTAIN {
+        let stir = ((address >> 3) ^ (asker.site >> 2)) as u64;
+        let draws = match started > VERY_MANY {
+            true => 32 + (stir & 63),
+            false => 8 + (stir & 15),
+        };
+        local.lottery.store(draws, Ordering::Relaxed);
     }
 }
 
@@ -405,6 +474,7 @@ pub fn start(address: usize, description: u64, asker: Asker) {
         }
     }
     spent.end(thread);
+    pause(thread, address, (description >> PLACE) as usize);
     thread.busy.store(false, Ordering::Relaxed);
 }
 
@@ -632,6 +702,7 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
         unsafe { walk(thread, now, rows, write, asker) };
     }
     spent.end(thread);
+    pause(thread, lo, (description >> PLACE) as usize);
     thread.busy.store(false, Ordering::Relaxed);
 }
 
@@ -759,6 +830,14 @@ pub fn free(address: usize, size: usize, asker: Asker) {
     let Some(thread) = threads::current() else {
         return;
     };
+    let joining = thread.joining.load(Ordering::Relaxed);
+    if joining != 0 {
+        // What the library gives back for the thread that has ended.
+        threads::joined(joining);
+    }
+    if thread.inherited.load(Ordering::Relaxed) != 0 {
+        threads::give_up_inheritance(thread);
+    }
     if now == 0 || thread.enter_busy() {
         threads::release();
         return;
@@ -771,7 +850,7 @@ pub fn free(address: usize, size: usize, asker: Asker) {
         return;
     }
     let me = (now >> 56) as u8;
-    let mut stop = size > SMALL;
+    let stop = size > SMALL;
     let hi = address + size.min(LOOKED_AT);
     let mut page = address;
     while page < hi {
@@ -786,14 +865,15 @@ pub fn free(address: usize, size: usize, asker: Asker) {
             if single != 0 && single != me {
                 scan_slots(thread, now, page, end, true, true, asker);
             }
-            if ranged == me || ranged == MANY {
-                stop = true;
-            }
-            if ranged != 0 && ranged != me {
+            if ranged != 0 {
                 let mut at = page & !63;
                 while at < end {
-                    let held = shadow::line(at).load(Ordering::Relaxed);
-                    if held != 0 && at >= address && (held >> 56) as u8 != me && active(held) {
+                    let line = shadow::line(at);
+                    let held = line.load(Ordering::Relaxed);
+                    if (held >> 56) as u8 == me {
+                        // Its other bytes lose their monitor as well.
+                        line.store(0, Ordering::Relaxed);
+                    } else if held != 0 && at >= address && active(held) {
                         let clash = Clash {
                             address: at,
                             bytes: 0xff,

@@ -11,16 +11,27 @@
 //! may write a thread's `now` under the registry's lock; the worst that the
 //! unsynchronised meeting with the owner can do is to leave an old epoch there,
 //! whose monitors nobody believes.
+//!
+//! The end of a thread orders its accesses before what follows its join, and
+//! before nothing else. So the monitors that are active when a joinable thread
+//! ends stay active until it is joined or detached: it has *ended*, keeps its
+//! number and counts as live. (The paper's monitors end with their thread.) And
+//! the join orders them for the thread that joins, its *heir*, alone: for the
+//! others they are active until the heir's next release. Its stack and its
+//! thread-local storage are another's as soon as it is joined; nothing is
+//! believed about them after the end.
 
 use crate::spin::Spin;
 use crate::{history, options, shadow, sys};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 pub const MOST: usize = 255;
 /// Where the epoch begins in a word, and what is below it.
 pub const EPOCH: u32 = 17;
 pub const LOW: u64 = (1 << EPOCH) - 1;
 const ONE_EPOCH: u64 = 1 << EPOCH;
+/// No word is so small.
+const CAPPED: u64 = 1;
 
 #[repr(C, align(128))]
 pub struct Published {
@@ -47,8 +58,8 @@ pub struct Local {
     /// One word per site: the inline code passes a site by while its word is
     /// not below the key. Null without `cap`.
     pub shares: AtomicPtr<AtomicU64>,
-    /// Under `cap` what `now` is otherwise, which stays 0: the inline code asks
-    /// for the shares only where it finds a 0.
+    /// Under `cap` what `now` is otherwise, which is `CAPPED` then: the inline
+    /// code asks for the shares only where it finds that.
     pub capped: AtomicU64,
     /// One word per site: see `sampled` of the pass.
     pub counts: AtomicPtr<AtomicU32>,
@@ -59,7 +70,7 @@ impl Local {
     #[inline]
     pub fn now(&self) -> u64 {
         let now = self.now.load(Ordering::Relaxed);
-        if now == 0 {
+        if now == CAPPED {
             self.capped.load(Ordering::Relaxed)
         } else {
             now
@@ -70,7 +81,7 @@ impl Local {
         let (now, capped) = if options::CAP.load(Ordering::Relaxed) == 0 {
             (word, 0)
         } else {
-            (0, word)
+            (if word == 0 { 0 } else { CAPPED }, word)
         };
         self.now.store(now, Ordering::Relaxed);
         self.capped.store(capped, Ordering::Relaxed);
@@ -126,6 +137,24 @@ pub struct Thread {
     pub spent: AtomicU64,
     /// Return addresses of the call that created it, innermost first.
     pub created_at: [usize; 8],
+    /// Its `pthread_t`.
+    pub handle: AtomicUsize,
+    /// Where its stack may begin, and where its thread-local storage ends.
+    stack_low: usize,
+    stack_high: usize,
+    detached: AtomicBool,
+    /// Not 0 once it has ended and is to be joined: the order of the ends.
+    ended: AtomicU64,
+    /// The number of the thread that has joined it, and that thread's word then.
+    heir: AtomicUsize,
+    heir_word: AtomicU64,
+    /// How many it has joined since it last gave memory back.
+    pub inherited: AtomicU32,
+    /// Which thread is joined by the call that this one is in.
+    pub joining: AtomicUsize,
+    /// Sites that were used by this thread before, and pauses so far.
+    pub known: [AtomicU64; SITES / 64],
+    pub pauses: AtomicU32,
 }
 
 impl Thread {
@@ -136,6 +165,25 @@ impl Thread {
         let before = self.busy.load(Ordering::Relaxed);
         self.busy.store(true, Ordering::Relaxed);
         before
+    }
+
+    /// Whether its active monitor on `address` is one for thread `number`: while
+    /// it runs, and after its end until it is joined, or its heir releases.
+    pub fn is_believed(&self, address: usize, number: usize) -> bool {
+        if self.ended.load(Ordering::Relaxed) == 0 {
+            return true;
+        }
+        let heir = self.heir.load(Ordering::Acquire);
+        !(self.stack_low..self.stack_high).contains(&address)
+            && (heir == 0 || (heir != number && self.waits_for(heir)))
+    }
+
+    /// Whether its heir has not released since.
+    fn waits_for(&self, heir: usize) -> bool {
+        let then = self.heir_word.load(Ordering::Relaxed);
+        WORDS
+            .get(heir)
+            .is_some_and(|published| published.word.load(Ordering::Acquire) == then)
     }
 }
 
@@ -154,6 +202,13 @@ static READY: AtomicBool = AtomicBool::new(false);
 /// Outside a sampling window nobody starts monitors.
 static WINDOW: AtomicBool = AtomicBool::new(true);
 pub static UNMONITORED: AtomicU32 = AtomicU32::new(0);
+/// Threads that have ended so far and were to be joined.
+static ENDS: AtomicU64 = AtomicU64::new(0);
+/// Robust mutexes are released by the end of their owner, unseen: with them a
+/// thread's monitors end before it.
+pub static ROBUST: AtomicBool = AtomicBool::new(false);
+/// Handles of threads that were detached before they ran; 0 is none.
+static EARLY: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
 pub fn is_ready() -> bool {
     READY.load(Ordering::Relaxed)
@@ -223,21 +278,69 @@ pub fn release() {
     word.store(next, Ordering::Release);
     let key = local.key.load(Ordering::Relaxed);
     local.key.store(key.wrapping_add(2), Ordering::Relaxed);
-    if local.now.load(Ordering::Relaxed) != 0 {
+    if local.now.load(Ordering::Relaxed) > CAPPED {
         local.now.store(next, Ordering::Relaxed);
     } else if local.capped.load(Ordering::Relaxed) != 0 {
         local.capped.store(next, Ordering::Relaxed);
     }
 }
 
+/// The calling thread's `pthread_t`.
+fn handle() -> usize {
+    let at: usize;
+    // SAFETY: the block of every thread begins with its own address, which is
+    // the thread's handle.
+    unsafe { core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) at, options(nostack, readonly)) };
+    at
+}
+
+/// A number that nobody uses, or that of the thread that ended first and was not
+/// joined. Under the lock.
+fn free_number() -> Option<usize> {
+    for thread in (1..MOST).filter_map(other) {
+        let heir = thread.heir.load(Ordering::Relaxed);
+        if thread.ended.load(Ordering::Relaxed) != 0 && heir != 0 && !thread.waits_for(heir) {
+            retire(thread);
+        }
+    }
+    let unused = (1..MOST).find(|&number| !REGISTRY.used[number].load(Ordering::Relaxed));
+    unused.or_else(|| {
+        let ended = |number: usize| {
+            let thread = other(number)?;
+            let order = thread.ended.load(Ordering::Relaxed);
+            (order != 0).then_some((order, number, thread))
+        };
+        let (_, number, thread) = (1..MOST)
+            .filter_map(ended)
+            .min_by_key(|&(order, _, _)| order)?;
+        retire(thread);
+        Some(number)
+    })
+}
+
+/// What is known of a thread before it runs.
+pub struct Origin<'a> {
+    pub stack_top: usize,
+    pub stack_size: usize,
+    pub detached: bool,
+    pub created_at: &'a [usize; 8],
+}
+
 /// Gives the calling thread a number and a record.
-pub fn enter(stack_top: usize, created_at: &[usize; 8]) {
+pub fn enter(origin: &Origin<'_>) {
     if !is_ready() {
         return;
     }
+    let handle = handle();
     let held = LOCK.lock();
-    let Some(number) = (1..MOST).find(|&number| !REGISTRY.used[number].load(Ordering::Relaxed))
-    else {
+    let early = EARLY
+        .iter()
+        .find(|early| early.load(Ordering::Relaxed) == handle);
+    if let Some(early) = early {
+        early.store(0, Ordering::Relaxed);
+    }
+    // The bound is for the compiler, which cannot know it.
+    let Some(number) = free_number().filter(|&number| number < MOST) else {
         UNMONITORED.fetch_add(1, Ordering::Relaxed);
         return;
     };
@@ -255,7 +358,23 @@ pub fn enter(stack_top: usize, created_at: &[usize; 8]) {
     // all-zero is a valid record.
     unsafe {
         (*record).number = number;
-        (*record).stack_top = stack_top;
+        (*record).stack_top = origin.stack_top;
+        (*record).stack_low = origin.stack_top.saturating_sub(origin.stack_size);
+        (*record).stack_high = handle + sys::PAGE;
+        (*record).handle.store(handle, Ordering::Relaxed);
+        (*record).heir.store(0, Ordering::Relaxed);
+        (*record).inherited.store(0, Ordering::Relaxed);
+        (*record)
+            .detached
+            .store(origin.detached || early.is_some(), Ordering::Relaxed);
+        (*record).ended.store(0, Ordering::Relaxed);
+        (*record).joining.store(0, Ordering::Relaxed);
+        (*record).pauses.store(0, Ordering::Relaxed);
+        for word in &(*record).known {
+            if word.load(Ordering::Relaxed) != 0 {
+                word.store(0, Ordering::Relaxed);
+            }
+        }
         (*record)
             .kernel_id
             .store(sys::thread_id(), Ordering::Relaxed);
@@ -264,7 +383,7 @@ pub fn enter(stack_top: usize, created_at: &[usize; 8]) {
             .store(core::ptr::from_ref(local).cast_mut(), Ordering::Relaxed);
         (*record).busy.store(false, Ordering::Relaxed);
         (*record).history.restart();
-        (*record).created_at = *created_at;
+        (*record).created_at = *origin.created_at;
     }
     REGISTRY.threads[number].store(record, Ordering::Release);
     let word = &WORDS[number].word;
@@ -325,13 +444,155 @@ pub fn one_less() {
         return;
     }
     let _held = LOCK.lock();
+    discount();
+}
+
+fn discount() {
     if LIVE.fetch_sub(1, Ordering::Relaxed) == 2 {
         quiet_all();
     }
 }
 
+/// The calling thread ends. If it is to be joined its monitors stay; all it may
+/// still do is to stop them, by a release or by giving memory back.
+pub fn end() {
+    let local = local();
+    // SAFETY: null or this thread's own record.
+    if let Some(record) = unsafe { local.thread.load(Ordering::Relaxed).as_mut() } {
+        let _held = LOCK.lock();
+        if record.ended.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        if !record.detached.load(Ordering::Relaxed) && !ROBUST.load(Ordering::Relaxed) {
+            local.set(0);
+            disinherit(record);
+            record.last_key = local.key.load(Ordering::Relaxed);
+            record.local.store(core::ptr::null_mut(), Ordering::Relaxed);
+            let order = ENDS.fetch_add(1, Ordering::Relaxed) + 1;
+            record.ended.store(order, Ordering::Relaxed);
+            return;
+        }
+    }
+    leave();
+}
+
+/// The monitors of a thread that has ended stop, and its number is free. Under
+/// the lock.
+fn retire(thread: &Thread) {
+    // The thread itself may be about to count its epoch, on its way out: either
+    // count is above what it was.
+    if let Some(published) = WORDS.get(thread.number) {
+        published.word.fetch_add(ONE_EPOCH, Ordering::AcqRel);
+    }
+    thread.ended.store(0, Ordering::Relaxed);
+    thread.handle.store(0, Ordering::Relaxed);
+    if let Some(used) = REGISTRY.used.get(thread.number) {
+        used.store(false, Ordering::Relaxed);
+    }
+    if thread.heir.swap(0, Ordering::Relaxed) == 0 {
+        discount();
+    }
+}
+
+/// What the thread has joined stops. Under the lock.
+fn disinherit(heir: &Thread) {
+    if heir.inherited.swap(0, Ordering::Relaxed) == 0 {
+        return;
+    }
+    for thread in (1..MOST).filter_map(other) {
+        if thread.ended.load(Ordering::Relaxed) != 0
+            && thread.heir.load(Ordering::Relaxed) == heir.number
+        {
+            retire(thread);
+        }
+    }
+}
+
+/// Memory that the joined ones used may be another's from now on.
+pub fn give_up_inheritance(heir: &Thread) {
+    let _held = LOCK.lock();
+    disinherit(heir);
+}
+
+fn of_handle(handle: usize) -> Option<&'static Thread> {
+    (1..MOST).find_map(|number| {
+        let used = REGISTRY.used[number].load(Ordering::Relaxed);
+        other(number).filter(|thread| used && thread.handle.load(Ordering::Relaxed) == handle)
+    })
+}
+
+/// The thread was joined: what it did comes before what follows.
+pub fn joined(handle: usize) {
+    if !is_ready() {
+        return;
+    }
+    let _held = LOCK.lock();
+    if let Some(thread) = of_handle(handle)
+        && thread.ended.load(Ordering::Relaxed) != 0
+    {
+        retire(thread);
+    }
+}
+
+/// The calling thread has joined the other: for itself what that did comes
+/// before what follows, for the rest once it releases.
+pub fn inherit(handle: usize) {
+    let Some(heir) = current() else {
+        joined(handle);
+        return;
+    };
+    let _held = LOCK.lock();
+    let Some(thread) = of_handle(handle) else {
+        return;
+    };
+    if thread.ended.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    thread.handle.store(0, Ordering::Relaxed);
+    let word = WORDS
+        .get(heir.number)
+        .map_or(0, |published| published.word.load(Ordering::Relaxed));
+    thread.heir_word.store(word, Ordering::Relaxed);
+    thread.heir.store(heir.number, Ordering::Release);
+    heir.inherited.fetch_add(1, Ordering::Relaxed);
+    discount();
+}
+
+/// Nobody will join the thread.
+pub fn detached(handle: usize) {
+    if !is_ready() {
+        return;
+    }
+    let _held = LOCK.lock();
+    match of_handle(handle) {
+        Some(thread) if thread.ended.load(Ordering::Relaxed) != 0 => retire(thread),
+        Some(thread) => thread.detached.store(true, Ordering::Relaxed),
+        None => {
+            let known = |early: &&AtomicUsize| early.load(Ordering::Relaxed) == handle;
+            let unused = |early: &&AtomicUsize| early.load(Ordering::Relaxed) == 0;
+            let place = EARLY.iter().find(known).or(EARLY.iter().find(unused));
+            if let Some(early) = place {
+                early.store(handle, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Somebody may have seen that threads are gone, by other means than a join.
+pub fn ends_were_seen() {
+    if !is_ready() {
+        return;
+    }
+    let _held = LOCK.lock();
+    for thread in (1..MOST).filter_map(other) {
+        if thread.ended.load(Ordering::Relaxed) != 0 {
+            retire(thread);
+        }
+    }
+}
+
 /// The calling thread starts no more monitors and gives its number back.
-pub fn leave() {
+fn leave() {
     let local = local();
     release();
     local.set(0);
@@ -341,6 +602,7 @@ pub fn leave() {
     if let Some(record) = unsafe { record.as_mut() } {
         record.last_key = local.key.load(Ordering::Relaxed);
         let _held = LOCK.lock();
+        record.handle.store(0, Ordering::Relaxed);
         record.local.store(core::ptr::null_mut(), Ordering::Relaxed);
         if let Some(used) = REGISTRY.used.get(record.number) {
             used.store(false, Ordering::Relaxed);
@@ -410,6 +672,13 @@ pub fn after_fork() {
     for number in 1..MOST {
         if number != mine {
             REGISTRY.used[number].store(false, Ordering::Relaxed);
+            // What the other threads did, they did in the parent.
+            WORDS[number].word.fetch_add(ONE_EPOCH, Ordering::Relaxed);
+            if let Some(thread) = other(number) {
+                thread.ended.store(0, Ordering::Relaxed);
+                thread.heir.store(0, Ordering::Relaxed);
+                thread.handle.store(0, Ordering::Relaxed);
+            }
         }
     }
     LIVE.store(1, Ordering::Relaxed);
