@@ -156,9 +156,8 @@ unsafe extern "C" fn look(info: *const Info, _: usize, _: *mut c_void) -> c_int 
                 let start = info.base + header.address as usize;
                 let code =
                     core::slice::from_raw_parts(start as *const u8, header.memory_size as usize);
-                locked |= has_locked_instruction(code, |at| {
-                    starts?.of(start + at)?.checked_sub(start)
-                });
+                locked |=
+                    has_locked_instruction(code, |at| starts?.of(start + at)?.checked_sub(start));
             }
         }
         let foreign = locked && !monitored;

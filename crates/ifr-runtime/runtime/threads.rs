@@ -290,7 +290,9 @@ fn handle() -> usize {
     let at: usize;
     // SAFETY: the block of every thread begins with its own address, which is
     // the thread's handle.
-    unsafe { core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) at, options(nostack, readonly)) };
+    unsafe {
+        core::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) at, options(nostack, readonly))
+    };
     at
 }
 

@@ -483,7 +483,7 @@ fn as_natively(fault: HostFault, address: u64) -> HostFault {
     const PAGE_FAULT: u64 = 14;
     /// A write from user mode to a page that is not there.
     const USER_WRITE: u64 = 6;
-    if address >> 47 == 0 {
+    if is_canonical(address) {
         return HostFault {
             code: SEGV_MAPERR,
             address,
