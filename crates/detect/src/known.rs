@@ -80,7 +80,6 @@ pub enum Known {
     /// A function of the Go run-time, and the return from one.
     Go(GoCall),
     GoReturn,
-    Connect,
     /// A signal handler, by the address its installation named.
     SignalHandler,
     ConditionDestroy,
@@ -110,7 +109,7 @@ impl Known {
         use Known::*;
         matches!(
             self,
-            Once | AllocatesForCaller | TeamBarrier | TaskBody | SignalHandler | Connect
+            Once | AllocatesForCaller | TeamBarrier | TaskBody | SignalHandler
         ) || self.hands_out_tasks()
     }
 
@@ -195,8 +194,6 @@ pub const FUNCTIONS: &[(&str, Known)] = &[
     ("sem_trywait", Known::SemaphoreWait),
     ("sem_timedwait", Known::SemaphoreWait),
     ("sem_clockwait", Known::SemaphoreWait),
-    ("connect", Known::Connect),
-    ("__connect", Known::Connect),
     // They stop all threads by a signal to change identity everywhere.
     ("setuid", Known::Quiet),
     ("setgid", Known::Quiet),

@@ -33,6 +33,6 @@ mod sync;
 mod tasks;
 
 pub use added_lock::{AddedLock, Inside, Passing};
-pub use engine::HappensBefore;
+pub use engine::{HappensBefore, KernelEdges};
 pub use fork::{ForkError, in_child, silence_output};
 pub use passes::{Error, Options, Start, detect, detect_in, exit_code, merge};

@@ -1,7 +1,7 @@
 //! The three passes over a recording, one after the other.
 
 use crate::added_lock::AddedLock;
-use crate::engine::{Checker, Engine, HappensBefore};
+use crate::engine::{Checker, Engine, HappensBefore, KernelEdges};
 use crate::find::{Candidates, Finder};
 use crate::findings::{self, Found, ThreadFacts};
 use crate::fork::{ForkError, in_child, silence_output};
@@ -18,6 +18,7 @@ use vm::{Stop, Vm};
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     pub happens_before: HappensBefore,
+    pub kernel_edges: KernelEdges,
     /// Functions whose edges are not drawn, by symbol: what they order is
     /// reported as if nothing did. For trying what becomes of false reports
     /// (paper 003, section 6.2).
@@ -101,6 +102,7 @@ fn run<C: Checker + 'static>(
     silence_output();
     let mut vm = start(recording)?;
     let mut engine = Engine::new(checker, options.happens_before);
+    engine.draw_kernel_edges(options.kernel_edges);
     engine.code.forget(&options.forget_sync);
     if let Some(lock) = &options.added_lock {
         engine.add_lock(lock.clone());

@@ -30,6 +30,11 @@ pub struct OrderArguments {
     /// calls; reports only what really overlapped)
     #[arg(long, value_name = "ORDER", default_value = "vector-clock")]
     hb: Order,
+    /// Which channels through the kernel order what threads do before they
+    /// send and after they receive: all, inside (not sockets whose other end
+    /// may be another program) or none
+    #[arg(long, value_name = "WHICH", default_value = "all")]
+    kernel_edges: Edges,
     /// Tell every access to the detector, also those that translated code
     /// notes by itself: slower, with the same answer
     #[arg(long, hide = true)]
@@ -42,12 +47,24 @@ enum Order {
     Sequencer,
 }
 
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Edges {
+    All,
+    Inside,
+    None,
+}
+
 impl OrderArguments {
     pub fn options(&self) -> detect::Options {
         detect::Options {
             happens_before: match self.hb {
                 Order::VectorClock => detect::HappensBefore::VectorClock,
                 Order::Sequencer => detect::HappensBefore::Sequencer,
+            },
+            kernel_edges: match self.kernel_edges {
+                Edges::All => detect::KernelEdges::All,
+                Edges::Inside => detect::KernelEdges::Inside,
+                Edges::None => detect::KernelEdges::None,
             },
             tell_all: self.tell_all,
             ..detect::Options::default()

@@ -1,7 +1,7 @@
 //! Calls of known functions: allocation, locks and the other objects of thread
 //! libraries, annotations.
 
-use super::kernel::{ORDERED, SIGNALS, SOCKETS};
+use super::kernel::ORDERED;
 use super::{Access, Checker, Engine, Held, LockEvent, LockKind, Meaning, Thread, numbered};
 use crate::code::Origin;
 use crate::heap::Block;
@@ -314,11 +314,7 @@ impl<C: Checker> Engine<C> {
                 }
             }
             Known::TaskGroupStart => self.open_group(thread),
-            Known::Connect => self.channels.send(SOCKETS, thread),
-            Known::SignalHandler => {
-                let clock = self.objects.entry(SIGNALS).clock.clone();
-                thread.acquire(&clock);
-            }
+            Known::SignalHandler => self.channels.receive_signal(thread),
             _ => {}
         }
     }

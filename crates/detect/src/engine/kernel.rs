@@ -1,42 +1,17 @@
-//! System calls: descriptors as channels between threads, signals, new threads.
+//! System calls: signals, new threads, and descriptors as things that are used and
+//! closed. Descriptors as channels between threads are next door.
 
 use super::{Access, Checker, Engine, Meaning, Thread};
-use crate::clock::VectorClock;
 use crate::code::Origin;
 use crate::known::Known;
 use race::Moment;
-use std::collections::HashMap;
 use vm::memory;
 use vm::observe::SyscallEvent;
-
-/// Descriptors that carry synchronisation from writers to readers.
-#[derive(Debug, Default)]
-pub(super) struct Channels {
-    pub(super) by_descriptor: HashMap<u64, u64>,
-    pub(super) clocks: HashMap<u64, VectorClock>,
-    pub(super) next: u64,
-}
-
-/// All sockets that are not made as pairs share one channel: who is connected
-/// to whom may be decided outside.
-pub(super) const SOCKETS: u64 = 0;
-
-impl Channels {
-    pub(super) fn send(&mut self, channel: u64, thread: &mut Thread) {
-        self.clocks.entry(channel).or_default().join(&thread.clock);
-        thread.advance();
-    }
-
-    pub(super) fn receive(&self, channel: u64, thread: &mut Thread) {
-        if let Some(clock) = self.clocks.get(&channel) {
-            thread.acquire(clock);
-        }
-    }
-}
 
 impl<C: Checker> Engine<C> {
     /// Edges and facts that system calls give.
     pub(super) fn system_call(&mut self, event: &SyscallEvent, thread: &mut Thread) {
+        self.pass_channels(event, thread);
         let [first, second, _, fourth, fifth, _] = event.arguments;
         if event.result < 0 {
             return;
@@ -67,60 +42,11 @@ impl<C: Checker> Engine<C> {
                 let name = memory::read_c_string(second, 16).unwrap_or_default();
                 thread.name = Some(String::from_utf8_lossy(&name).into_owned());
             }
-            libc::SYS_pipe | libc::SYS_pipe2 => self.paired(first),
-            libc::SYS_socketpair => self.paired(fourth),
-            libc::SYS_socket => {
-                self.channels.by_descriptor.insert(result, SOCKETS);
-            }
-            libc::SYS_accept | libc::SYS_accept4 => {
-                self.channels.by_descriptor.insert(result, SOCKETS);
-                self.channels.receive(SOCKETS, thread);
-            }
-            libc::SYS_listen => self.channels.send(SOCKETS, thread),
-            libc::SYS_epoll_create | libc::SYS_epoll_create1 => {
-                let channel = self.new_channel();
-                self.channels.by_descriptor.insert(result, channel);
-            }
-            libc::SYS_epoll_ctl => {
-                if let Some(channel) = self.channels.by_descriptor.get(&first).copied() {
-                    self.channels.send(channel, thread);
-                }
-            }
-            libc::SYS_epoll_wait | libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 if result > 0 => {
-                if let Some(channel) = self.channels.by_descriptor.get(&first).copied() {
-                    self.channels.receive(channel, thread);
-                }
-            }
             libc::SYS_rt_sigaction if second != 0 => {
                 let handler = memory::get::<u64>(second).unwrap_or(0);
                 // SIG_DFL and SIG_IGN are no addresses.
                 if handler > 1 && self.code.follow(handler, Known::SignalHandler) {
                     self.more_hooks.push(handler);
-                }
-                Self::release(thread, self.objects.entry(SIGNALS));
-            }
-            libc::SYS_kill | libc::SYS_tkill | libc::SYS_tgkill | libc::SYS_rt_sigqueueinfo => {
-                Self::release(thread, self.objects.entry(SIGNALS));
-            }
-            libc::SYS_eventfd | libc::SYS_eventfd2 => {
-                let channel = self.new_channel();
-                self.channels.by_descriptor.insert(result, channel);
-            }
-            libc::SYS_dup | libc::SYS_dup2 | libc::SYS_dup3 => self.duplicated(first, result),
-            libc::SYS_fcntl if matches!(second as i32, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) => {
-                self.duplicated(first, result);
-            }
-            libc::SYS_close => {
-                self.channels.by_descriptor.remove(&first);
-            }
-            libc::SYS_write | libc::SYS_writev | libc::SYS_sendto | libc::SYS_sendmsg => {
-                if let Some(channel) = self.channels.by_descriptor.get(&first).copied() {
-                    self.channels.send(channel, thread);
-                }
-            }
-            libc::SYS_read | libc::SYS_readv | libc::SYS_recvfrom | libc::SYS_recvmsg => {
-                if let Some(channel) = self.channels.by_descriptor.get(&first).copied() {
-                    self.channels.receive(channel, thread);
                 }
             }
             _ => {}
@@ -215,36 +141,6 @@ impl<C: Checker> Engine<C> {
         self.checker.clear(address..address + 8);
     }
 
-    pub(super) fn new_channel(&mut self) -> u64 {
-        self.channels.next += 1;
-        self.channels.next
-    }
-
-    /// Two descriptors at `address`: what is written to one is read from the
-    /// other (both share one channel: a little too much order for socket
-    /// pairs, never too little).
-    pub(super) fn paired(&mut self, address: u64) {
-        let Ok([one, other]) = memory::get::<[u32; 2]>(address) else {
-            return;
-        };
-        let channel = self.new_channel();
-        self.channels.by_descriptor.insert(u64::from(one), channel);
-        self.channels
-            .by_descriptor
-            .insert(u64::from(other), channel);
-    }
-
-    pub(super) fn duplicated(&mut self, from: u64, to: u64) {
-        match self.channels.by_descriptor.get(&from).copied() {
-            Some(channel) => {
-                self.channels.by_descriptor.insert(to, channel);
-            }
-            None => {
-                self.channels.by_descriptor.remove(&to);
-            }
-        }
-    }
-
     /// The thread that just started has this stack and thread pointer: its
     /// stack may have been another thread's before.
     pub(super) fn cloned(&mut self, stack_top: u64, pointer: u64) {
@@ -269,10 +165,6 @@ impl<C: Checker> Engine<C> {
         self.put(thread);
     }
 }
-
-/// And for signals: what is done before one is sent, or its handler
-/// installed, happens before the handler runs.
-pub(super) const SIGNALS: u64 = 24;
 
 /// And for descriptors.
 pub(super) fn descriptor(number: u64) -> u64 {

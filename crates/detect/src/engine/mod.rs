@@ -15,6 +15,7 @@
 
 mod accesses;
 mod calls;
+mod channels;
 mod kernel;
 mod routines;
 
@@ -28,7 +29,8 @@ use crate::sync::Objects;
 use crate::tasks;
 use crate::tasks::{Current, Suspended, Task, Tasks};
 use calls::{Call, cut};
-use kernel::Channels;
+use channels::Channels;
+pub use channels::KernelEdges;
 pub use kernel::descriptor_at;
 use race::Moment;
 use rustc_hash::FxHashMap;
@@ -280,6 +282,10 @@ impl<C: Checker> Engine<C> {
         engine
     }
 
+    pub fn draw_kernel_edges(&mut self, edges: KernelEdges) {
+        self.channels.edges = edges;
+    }
+
     pub fn threads(&self) -> impl Iterator<Item = &Thread> {
         self.threads.iter().flatten().map(|thread| &**thread)
     }
@@ -476,6 +482,12 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         self.use_descriptor(event, order, &thread, registers.rip);
         self.sequencer(&mut thread);
         self.system_call(event, &mut thread);
+        self.put(thread);
+    }
+
+    fn syscall_waits(&mut self, event: &SyscallEvent) {
+        let mut thread = self.take(event.moment.thread);
+        self.send_and_wait(event, &mut thread);
         self.put(thread);
     }
 

@@ -228,6 +228,10 @@ impl Vm {
                 call.again = true;
                 call.deadline = wait.deadline;
                 call.woken = false;
+                if self.observed() {
+                    let event = self.syscall_event(&call, 0);
+                    self.tell_observers(|observer, _| observer.syscall_waits(&event));
+                }
                 let current = self.current;
                 if let Some(thread) = self.threads.get_mut(&current) {
                     thread.call = Some(call);
@@ -269,14 +273,18 @@ impl Vm {
         due.then(|| self.give_way(SliceEnd::Interrupted)).flatten()
     }
 
+    fn syscall_event(&self, call: &Call, result: i64) -> SyscallEvent {
+        SyscallEvent {
+            moment: self.moment(),
+            number: call.number,
+            arguments: call.arguments,
+            result,
+        }
+    }
+
     fn tell_syscall(&mut self, call: &Call, result: i64) {
         if self.observed() {
-            let event = SyscallEvent {
-                moment: self.moment(),
-                number: call.number,
-                arguments: call.arguments,
-                result,
-            };
+            let event = self.syscall_event(call, result);
             self.tell_observers(|observer, regs| observer.syscall(&event, regs));
             self.take_more_hooks();
             for (address, length) in std::mem::take(&mut self.kernel_writes) {

@@ -149,6 +149,10 @@ pub trait Observer {
     /// The kernel read or wrote guest memory on behalf of the current thread.
     fn kernel_access(&mut self, _moment: Moment, _address: u64, _size: u64, _write: bool) {}
     fn syscall(&mut self, _event: &SyscallEvent, _registers: &Registers) {}
+    /// The call waits, each time it has to; others see what it has done so
+    /// far (a part of what it writes, a connection to be accepted). The result
+    /// is not known.
+    fn syscall_waits(&mut self, _event: &SyscallEvent) {}
     fn thread(&mut self, _moment: Moment, _event: ThreadEvent) {}
     /// Executable code of a file appeared; returns the addresses to hook.
     fn code_mapped(&mut self, _range: Range<u64>, _path: &Path, _offset: u64) -> Vec<u64> {
