@@ -120,7 +120,7 @@ fn build(source: &Path, build: Build, folder: &Path) -> Option<PathBuf> {
             match build {
                 Build::Plain => command.arg("-gcflags=all=-N -l"),
                 Build::Optimised => &mut command,
-                Build::Stripped => command.arg("-ldflags=-s -w"),
+                Build::Stripped => command.args(["-ldflags=-s -w", "-buildmode=pie"]),
             };
             command.arg("-o").arg(&output).arg(source);
             command

@@ -18,7 +18,7 @@ use crate::known::{self, Known};
 use crate::source::Sources;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
-    Register,
+    OpKind, Register,
 };
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
@@ -145,6 +145,18 @@ fn contains_c_library(module: &Module) -> bool {
 
 fn is_go(module: &Module) -> bool {
     !module.functions_named("runtime.schedule").is_empty()
+}
+
+/// Go's compiler has a byte read where a pointer must not be nil, and makes
+/// nothing of it: `test [pointer], al`.
+fn is_nil_check(module: &Module, offset: u64) -> bool {
+    /// The longest form of that instruction.
+    const LENGTH: usize = 8;
+    let bytes = module.bytes_at(offset, LENGTH).unwrap_or_default();
+    let instruction = Decoder::new(64, bytes, DecoderOptions::NONE).decode();
+    instruction.code() == iced_x86::Code::Test_rm8_r8
+        && instruction.op0_kind() == OpKind::Memory
+        && instruction.op1_register() == Register::AL
 }
 
 impl Code {
@@ -311,6 +323,9 @@ impl Code {
             return origin;
         }
         if is_go(module) {
+            if is_nil_check(module, offset) {
+                return Origin::GoRuntime;
+            }
             // The innermost inlined function: fast paths of `sync` are
             // inlined into their callers.
             let inlined = module

@@ -63,7 +63,7 @@ pub fn known(name: &str) -> Option<GoCall> {
         "sync.(*Pool).Get" | "sync.runtime_notifyListWait" => Acquire,
         "runtime.mallocgc" => Allocate,
         "runtime.copystack" => MoveStack,
-        "runtime.mapiterinit" => MapRead,
+        "runtime.mapiterinit" | "runtime.mapIterStart" => MapRead,
         _ => {
             let rest = name.strip_prefix("runtime.map")?;
             if rest.starts_with("access") {
@@ -92,14 +92,33 @@ pub fn package(function: &str) -> Package {
         "runtime/",
         "internal/runtime/",
         "internal/bytealg.",
+        // In assembly, without a package.
         "gogo",
+        "gosave_systemstack_switch",
+        "setg_gcc",
+        "callRet",
+        "debugCall",
         "_rt0",
+        // Of the run-time, under the names of those who call them.
+        "time.now",
+        "time.runtimeN",
+        "time.Sleep",
+        "time.startTimer",
+        "time.stopTimer",
+        "time.resetTimer",
+        "time.modTimer",
+        "time.newTimer",
+        "os.runtime_",
+        "os/signal.signal_",
+        "syscall.runtime_",
+        "internal/poll.runtime_",
     ];
+    let sync = ["sync.", "sync/", "internal/sync."];
     // Bodies in assembly have no package: indexbytebody, memeqbody.
     let body = function.ends_with("body") && !function.contains('.');
     if body || runtime.iter().any(|begin| function.starts_with(begin)) {
         Package::Runtime
-    } else if function.starts_with("sync.") || function.starts_with("sync/") {
+    } else if sync.iter().any(|begin| function.starts_with(begin)) {
         Package::Sync
     } else {
         Package::Other

@@ -249,10 +249,17 @@ pub fn main_thread_locals(pointer: u64) -> Range<u64> {
     pointer.saturating_sub(VARIABLES)..pointer.saturating_add(DESCRIPTOR)
 }
 
+/// How far down frames of a thread go whose stack is not known.
+const REACH: u64 = 1 << 20;
+
+/// The stack of the first thread, which is at `stack` early in the program.
+pub fn main_thread_stack(stack: u64) -> Range<u64> {
+    const ABOVE: u64 = 1 << 16;
+    stack.saturating_sub(REACH)..stack.saturating_add(ABOVE)
+}
+
 /// Where a new task's frames will be: everything below `stack`.
 pub fn fresh_stack(stack: u64, known: Option<&Range<u64>>) -> Range<u64> {
-    /// The main thread's stack is not known to begin anywhere.
-    const REACH: u64 = 1 << 20;
     match known {
         Some(range) if range.contains(&stack) => range.start..stack,
         _ => stack.saturating_sub(REACH)..stack,

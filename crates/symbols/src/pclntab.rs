@@ -2,7 +2,12 @@
 //!
 //! The Go run-time needs the names of functions for its own stack traces, so
 //! `.gopclntab` survives `-ldflags=-s` and `strip`. Read for Go 1.16 and later
-//! (three layouts of the header); anything that does not fit is passed over.
+//! (three layouts of the header); anything that does not fit is passed over. In a
+//! position-independent program the address that the table counts from is
+//! filled in by a relocation.
+
+use crate::elf::Elf;
+use object::{Object, ObjectSection, RelocationFlags, elf::R_X86_64_RELATIVE};
 
 /// Tables larger than any program has are damaged.
 const MOST: u64 = 1 << 24;
@@ -25,12 +30,61 @@ fn name(table: &'static [u8], at: u64) -> Option<&'static str> {
     std::str::from_utf8(&rest[..end]).ok()
 }
 
+type Function = (u64, u64, &'static str);
+
 /// Start, end and name of every function.
-pub(crate) fn functions(table: &'static [u8]) -> Vec<(u64, u64, &'static str)> {
-    read(table).unwrap_or_default()
+pub(crate) fn of_module(elf: &Elf) -> Vec<Function> {
+    let data = |name| {
+        let section = elf.file.section_by_name(name)?;
+        Some((section.address(), section.data().ok()?))
+    };
+    let own = data(".gopclntab").or_else(|| data(".data.rel.ro.gopclntab"));
+    if let Some((address, table)) = own {
+        return functions(table, || relocated(elf, address + TEXT));
+    }
+    // The linker of a program that also has C in it may have put the table
+    // among other constants.
+    let Some((address, constants)) =
+        data(".data.rel.ro").filter(|_| data(".go.buildinfo").is_some())
+    else {
+        return Vec::new();
+    };
+    (0..constants.len())
+        .step_by(8)
+        .filter(|at| begins_table(&constants[*at..]))
+        .map(|at| {
+            functions(&constants[at..], || {
+                relocated(elf, address + at as u64 + TEXT)
+            })
+        })
+        .find(|found| !found.is_empty())
+        .unwrap_or_default()
 }
 
-fn read(table: &'static [u8]) -> Option<Vec<(u64, u64, &'static str)>> {
+/// Magic number of Go 1.18 and later, two zeros, instructions of one byte and
+/// more, words of eight.
+fn begins_table(bytes: &[u8]) -> bool {
+    matches!(bytes, [0xf0 | 0xf1, 0xff, 0xff, 0xff, 0, 0, 1, 8, ..])
+}
+
+/// Where the header has the address of the text, since Go 1.18.
+const TEXT: u64 = 24;
+
+/// What is put at `place` when a position-independent program is loaded.
+fn relocated(elf: &Elf, place: u64) -> Option<u64> {
+    let mut all = elf.file.dynamic_relocations()?;
+    let (_, relocation) = all.find(|(at, _)| *at == place)?;
+    let relative = RelocationFlags::Elf {
+        r_type: R_X86_64_RELATIVE,
+    };
+    (relocation.flags() == relative).then_some(relocation.addend() as u64)
+}
+
+fn functions(table: &'static [u8], text: impl FnOnce() -> Option<u64>) -> Vec<Function> {
+    read(table, text).unwrap_or_default()
+}
+
+fn read(table: &'static [u8], text: impl FnOnce() -> Option<u64>) -> Option<Vec<Function>> {
     let relative = match half(table, 0)? {
         0xffff_fff0 | 0xffff_fff1 => true,
         0xffff_fffa => false,
@@ -46,7 +100,9 @@ fn read(table: &'static [u8]) -> Option<Vec<(u64, u64, &'static str)>> {
         return None;
     }
     let (text, names, places) = if relative {
-        (field(2)?, field(3)?, field(7)?)
+        let written = field(2)?;
+        let start = if written == 0 { text()? } else { written };
+        (start, field(3)?, field(7)?)
     } else {
         (0, field(2)?, field(6)?)
     };
@@ -96,17 +152,25 @@ mod tests {
     #[test]
     fn names_are_read() {
         let table: &'static [u8] = table().leak();
-        assert_eq!(functions(table), [(0x401020, 0x401050, "main.main")]);
+        assert_eq!(
+            functions(table, || None),
+            [(0x401020, 0x401050, "main.main")]
+        );
     }
 
     #[test]
     fn damage_gives_nothing() {
         for length in 0..table().len() {
             let cut: &'static [u8] = table()[..length].to_vec().leak();
-            assert!(functions(cut).len() <= 1);
+            assert!(functions(cut, || None).len() <= 1);
         }
         let mut wrong = table();
         wrong[8..16].fill(0xff);
-        assert!(functions(wrong.leak()).is_empty());
+        assert!(functions(wrong.leak(), || None).is_empty());
+        let mut relocated = table();
+        relocated[24..32].fill(0);
+        let relocated: &'static [u8] = relocated.leak();
+        assert!(functions(relocated, || None).is_empty());
+        assert_eq!(functions(relocated, || Some(0x7000))[0].0, 0x7020);
     }
 }

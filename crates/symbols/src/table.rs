@@ -5,6 +5,7 @@
 //! wins: fewest leading underscores, then global before weak before local.
 
 use crate::elf::Elf;
+use crate::pclntab;
 use object::elf::{STB_GLOBAL, STB_WEAK, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STT_OBJECT, STT_TLS};
 use object::read::elf::{Sym, SymbolTable as ElfSymbols, VersionTable};
 use object::{LittleEndian, Object, ObjectSection, SectionFlags};
@@ -66,9 +67,11 @@ impl SymbolTable {
     /// `sources`: the module, then its separate debug file.
     pub(crate) fn build(sources: &[&Elf]) -> SymbolTable {
         let mut table = SymbolTable::default();
+        let mut named = false;
         for elf in sources {
             let sections = SectionRanges::of(elf);
             table.read(elf.file.elf_symbol_table(), None, &sections);
+            named |= elf.file.elf_symbol_table().iter().next().is_some();
             let versions = elf
                 .file
                 .elf_section_table()
@@ -81,10 +84,9 @@ impl SymbolTable {
                 &sections,
             );
         }
-        if table.functions.is_empty() {
-            let sources = sources.iter();
-            let go = sources.filter_map(|elf| elf.file.section_by_name(".gopclntab")?.data().ok());
-            for (start, end, name) in go.flat_map(crate::pclntab::functions) {
+        // Only what is exported has names yet.
+        if !named {
+            for (start, end, name) in sources.iter().flat_map(|elf| pclntab::of_module(elf)) {
                 table.functions.push(Entry {
                     start,
                     end,

@@ -134,6 +134,7 @@ pub struct Thread {
     creating: Option<Task>,
     /// The goroutine it runs, and what it was before.
     goroutine: Option<u64>,
+    runs_goroutines: bool,
     between: Option<Routine>,
     pending: Vec<Pending>,
     /// How often it has asked not to look at its reads and its writes.
@@ -151,9 +152,12 @@ impl Thread {
         self.clock.join(clock);
     }
 
-    /// The address is the thread's own, whatever task it runs.
+    /// The address is the thread's own, whatever task it runs. Goroutines have
+    /// stacks of their own; calls that they make on the stack of the thread
+    /// (into C) leave nothing there.
     pub fn is_local(&self, address: u64) -> bool {
-        self.local.contains(&address)
+        let stack = self.stack.as_ref().filter(|_| self.runs_goroutines);
+        self.local.contains(&address) || stack.is_some_and(|stack| stack.contains(&address))
     }
 
     /// The run-time is handing out tasks.
@@ -391,6 +395,7 @@ impl<C: Checker> Engine<C> {
             suspended: Vec::new(),
             creating: None,
             goroutine: None,
+            runs_goroutines: false,
             between: None,
             pending: Vec::new(),
             ignores: [0; 2],
@@ -548,6 +553,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         let mut thread = self.take(moment.thread);
         if thread.local.is_empty() {
             thread.local = tasks::main_thread_locals(registers.fs_base);
+            thread.stack = Some(tasks::main_thread_stack(stack));
         }
         // Calls below the stack pointer were left some other way (a
         // cancellation, a longjmp).

@@ -172,6 +172,7 @@ impl<C: Checker> Engine<C> {
                 };
                 thread.between = Some(Self::exchange(thread, state));
                 thread.goroutine = Some(goroutine);
+                thread.runs_goroutines = true;
             }
             GoCall::Schedule => self.leave_goroutine(thread),
             GoCall::Send => {
