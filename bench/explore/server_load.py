@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """server_load.py SOCKET COMMAND…: starts a memcached by COMMAND (which tells it
 to listen at SOCKET), lets three clients talk to it at the same time, and tells
-it to end. For bench/reorder/run and bench/explore/applications."""
+it to end. For bench/reorder/run and bench/explore/applications. TURNS (default 8):
+how often each client asks for its things."""
 import os, socket, subprocess, sys, threading, time
 
 path, command = sys.argv[1], sys.argv[2:]
+turns = int(os.environ.get("TURNS", "8"))
 if os.path.exists(path):
     os.remove(path)
 server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -36,9 +38,9 @@ def ask(client, text, end):
 
 def talk(number):
     client = connect()
-    for turn in range(8):
+    for turn in range(turns):
         ask(client, b"set k%d 0 0 3\r\nabc\r\n" % turn, b"\r\n")
-        ask(client, b"get k%d\r\n" % (turn * number % 8), b"END\r\n")
+        ask(client, b"get k%d\r\n" % (turn * number % turns), b"END\r\n")
         ask(client, b"set c 0 0 1\r\n1\r\n", b"\r\n")
         ask(client, b"incr c 1\r\n", b"\r\n")
     ask(client, b"stats\r\n", b"END\r\n")

@@ -11,7 +11,14 @@
 //! and fails where the alternative needs an address or an instruction that was
 //! not logged; here the vm simply runs on, so Replay-Failure means that the
 //! other order could not be reached. One pass over the recording serves all
-//! instances: it forks at race points on the way.
+//! instances: it forks at race points on the way. The others run to the race
+//! point in recorded order, not each to where the vector clock of the second
+//! access has it: what they do beyond that cannot keep the second access from
+//! coming, because whatever it needs from them (a lock given back, say) is in
+//! its past, which has nothing of the first thread from the first access on,
+//! and comes in recorded order. That holds as long as they do what they did;
+//! one that goes another way because the first thread is held (a `trylock`
+//! that fails now) could still stand in the way.
 //! Guarantee: No-State-Change is said only of executions that were both run
 //! and left the same registers and memory (bytes below the stack pointers
 //! excepted).
