@@ -245,6 +245,13 @@ global_asm!(
     // XSTATE_BV: without bit 0 the x87 state is the initial one anyway.
     "test byte ptr [rcx + 512], 1",
     "jz 5f",
+    // Nor does the host mind it while its control word is the usual one, no
+    // exception is pending and no register in use: fninit is slow.
+    "cmp dword ptr [rcx], 0x37f",
+    "jne 6f",
+    "cmp byte ptr [rcx + 4], 0",
+    "je 5f",
+    "6:",
     "fninit",
     "fldcw [rsp + 4]",
     "5:",
