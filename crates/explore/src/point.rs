@@ -13,6 +13,7 @@ use crate::run::{self, Ending};
 use crate::spin::{self, Doing};
 use crate::waits;
 use race::{Instance, Moment};
+use reorder::conflicts;
 use serde::{Deserialize, Serialize};
 use std::any::Any;
 use std::cell::RefCell;
@@ -50,63 +51,16 @@ impl Occurrence {
             .map_or(limit, |distance| limit.min(run::limit_for(distance)))
     }
 
-    fn touches(&self, address: u64, size: u64, write: bool) -> bool {
-        let instance = &self.instance;
-        let end = instance.address + u64::from(instance.size.max(1));
-        address < end && instance.address < address + size && (write || self.first_writes)
+    fn watch(&self, vm: &mut Vm) -> conflicts::Found {
+        conflicts::watch(vm, self.instance, self.first_writes)
     }
-}
-
-/// Accesses in conflict with the first one.
-struct Conflicts {
-    occurrence: Occurrence,
-    found: Rc<RefCell<Vec<Moment>>>,
-}
-
-impl Observer for Conflicts {
-    fn interest(&self) -> Interest {
-        Interest {
-            accesses: true,
-            ..Interest::default()
-        }
-    }
-
-    fn accesses(&mut self, batch: &[AccessEvent]) {
-        for access in batch {
-            if self
-                .occurrence
-                .touches(access.address, u64::from(access.size), access.write)
-            {
-                self.found.borrow_mut().push(access.moment);
-            }
-        }
-    }
-
-    fn kernel_access(&mut self, moment: Moment, address: u64, size: u64, write: bool) {
-        if self.occurrence.touches(address, size, write) {
-            self.found.borrow_mut().push(moment);
-        }
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-}
-
-fn watch(vm: &mut Vm, occurrence: Occurrence) -> Rc<RefCell<Vec<Moment>>> {
-    let found = Rc::new(RefCell::new(Vec::new()));
-    vm.observe(Box::new(Conflicts {
-        occurrence,
-        found: found.clone(),
-    }));
-    found
 }
 
 /// Whether the next instruction of `thread` is an access in conflict with the
 /// first one.
 fn is_poised(vm: &mut Vm, occurrence: Occurrence, thread: u32) -> bool {
     let copy = vm.copy(Limits::default(), |vm| {
-        let found = watch(vm, occurrence);
+        let found = occurrence.watch(vm);
         vm.run_thread(thread, 1, false)?;
         vm.take_observers();
         let poised = !found.borrow().is_empty();
@@ -137,35 +91,8 @@ pub fn reach(
 /// Looks for another access in conflict with the first, while that is held:
 /// by the same thread if there is one, else by any.
 pub fn probe(vm: &mut Vm, occurrence: Occurrence, limit: u64) -> Result<Option<Moment>, Error> {
-    let Instance { first, second, .. } = occurrence.instance;
-    let found = watch(vm, occurrence);
-    vm.freeze(first.thread, true);
-    // Portions that grow: most conflicts come soon.
-    let mut portion = 50_000;
-    let mut left = occurrence.approach(limit);
-    loop {
-        vm.limit(portion.min(left));
-        let stop = vm.run(None)?;
-        let candidate = found
-            .borrow()
-            .iter()
-            .find(|moment| moment.thread == second.thread)
-            .copied();
-        if candidate.is_some() {
-            return Ok(candidate);
-        }
-        left = left.saturating_sub(portion);
-        if stop != Stop::Limit || left == 0 {
-            vm.take_observers();
-            let any = found
-                .borrow()
-                .iter()
-                .find(|moment| moment.thread != first.thread)
-                .copied();
-            return Ok(any);
-        }
-        portion *= 2;
-    }
+    let limit = occurrence.approach(limit);
+    conflicts::other_access(vm, occurrence.instance, occurrence.first_writes, limit)
 }
 
 /// Why the second access cannot come first.
@@ -297,7 +224,7 @@ pub fn barrier(vm: &mut Vm, occurrence: Occurrence, limit: u64) -> Result<Barrie
         found = meanwhile(vm, occurrence, limit - approach, &modules)?;
     }
     // Released, the first thread must let the others go on.
-    let conflicts = matches!(found, Meanwhile::Busy).then(|| watch(vm, occurrence));
+    let conflicts = matches!(found, Meanwhile::Busy).then(|| occurrence.watch(vm));
     let (why, words) = match found {
         Meanwhile::Known(barrier) => return Ok(barrier),
         Meanwhile::Kept(why, words) => (why, words),

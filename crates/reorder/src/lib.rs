@@ -25,6 +25,7 @@
 
 mod after;
 mod compare;
+pub mod conflicts;
 mod pages;
 mod play;
 mod script;
@@ -243,7 +244,10 @@ fn from_first_access(
     {
         // With the first access held back its thread goes another way: any
         // access in conflict with the first will do.
-        let other = vm.copy(limits, |vm| play::other_access(vm, instance));
+        let first_writes = play::may_write(vm, instance.first.thread);
+        let other = vm.copy(limits, |vm| {
+            conflicts::other_access(vm, instance, first_writes, budget.approach)
+        });
         if let Ok(Ok(Some(second))) = other.and_then(|running| running.join()) {
             instance.second = second;
             outcome = play(vm, instance);

@@ -8,13 +8,9 @@ use iced_x86::{
     Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
     Register,
 };
-use race::{Instance, Moment};
-use std::any::Any;
-use std::cell::RefCell;
+use race::Instance;
 use std::ops::Range;
-use std::rc::Rc;
 use vm::context::reg;
-use vm::observe::{AccessEvent, Interest, Observer};
 use vm::schedule::SliceEnd;
 use vm::snapshot::Limits;
 use vm::{Error, Stop, Vm};
@@ -251,85 +247,17 @@ fn kind_of(vm: &Vm, pc: u64) -> Poised {
     }
 }
 
-/// Accesses of other threads in conflict with the first one.
-struct Conflicts {
-    racy: Range<u64>,
-    first: u32,
-    first_writes: bool,
-    found: Rc<RefCell<Vec<Moment>>>,
-}
-
-impl Conflicts {
-    fn note(&self, moment: Moment, start: u64, size: u64, write: bool) {
-        let meets = start < self.racy.end && self.racy.start < start.saturating_add(size);
-        if meets && moment.thread != self.first && (write || self.first_writes) {
-            self.found.borrow_mut().push(moment);
-        }
-    }
-}
-
-impl Observer for Conflicts {
-    fn interest(&self) -> Interest {
-        Interest {
-            accesses: true,
-            ..Interest::default()
-        }
-    }
-
-    fn accesses(&mut self, batch: &[AccessEvent]) {
-        for access in batch {
-            let size = u64::from(access.size);
-            self.note(access.moment, access.address, size, access.write);
-        }
-    }
-
-    fn kernel_access(&mut self, moment: Moment, address: u64, size: u64, write: bool) {
-        self.note(moment, address, size, write);
-    }
-
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-}
-
-/// In a copy just before the first access: holds its thread and runs the others
-/// until one of them makes an access in conflict with it, preferably the thread
-/// of the second (paper 000 fails where control flow changes; here the vm runs
-/// on).
-pub fn other_access(vm: &mut Vm, instance: Instance) -> Result<Option<Moment>, Error> {
-    let (first, second) = (instance.first.thread, instance.second.thread);
-    let Some(regs) = vm.registers(first) else {
-        return Ok(None);
+/// The access that a thread is about to make may write.
+pub fn may_write(vm: &Vm, thread: u32) -> bool {
+    let Some(regs) = vm.registers(thread) else {
+        return false;
     };
-    let instruction = decode(vm, regs.rip);
-    let first_writes = kind_of(vm, regs.rip) != Poised::Access
+    kind_of(vm, regs.rip) != Poised::Access
         || InstructionInfoFactory::new()
-            .info(&instruction)
+            .info(&decode(vm, regs.rip))
             .used_memory()
             .iter()
-            .any(|used| !matches!(used.access(), OpAccess::Read | OpAccess::CondRead));
-    let found = Rc::new(RefCell::new(Vec::new()));
-    vm.observe(Box::new(Conflicts {
-        racy: instance.address..instance.address + u64::from(instance.size.max(1)),
-        first,
-        first_writes,
-        found: found.clone(),
-    }));
-    vm.freeze(first, true);
-    let end = vm.instructions().saturating_add(vm.left_to_limit());
-    // Portions that grow: most conflicts come soon.
-    let mut portion = 50_000;
-    loop {
-        let left = end.saturating_sub(vm.instructions());
-        vm.limit(portion.min(left));
-        let stop = vm.run(None)?;
-        let found = found.borrow();
-        let own = found.iter().find(|moment| moment.thread == second);
-        if own.is_some() || stop != Stop::Limit || left <= portion {
-            return Ok(own.or(found.first()).copied());
-        }
-        portion *= 2;
-    }
+            .any(|used| !matches!(used.access(), OpAccess::Read | OpAccess::CondRead))
 }
 
 /// The thread is about to touch the racy bytes. With the first access held
