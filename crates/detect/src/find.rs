@@ -11,7 +11,7 @@ use crate::clock::Epoch;
 use crate::engine::{Access, Checker, LockEvent, Meaning, Thread};
 use crate::heap::Heap;
 use crate::locks::Locks;
-use crate::shadow::{Shadow, ShadowError, pieces};
+use crate::shadow::{LARGE, Shadow, ShadowError, pieces};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -93,7 +93,17 @@ impl Checker for Finder {
 
     fn access(&mut self, access: &Access, thread: &Thread, _heap: &Heap) {
         let (epoch, clock) = (thread.epoch, &thread.clock);
-        for piece in pieces(access.address, access.size) {
+        let whole = [(access.address, access.size)];
+        let touched;
+        // What nobody has used of a large block conflicts with nothing when
+        // it is freed; that it may be used later is given up.
+        let parts: &[(u64, u64)] = if access.meaning == Meaning::Free && access.size >= LARGE {
+            touched = self.shadow.touched(access.address, access.size);
+            &touched
+        } else {
+            &whole
+        };
+        for piece in parts.iter().flat_map(|(from, size)| pieces(*from, *size)) {
             let racy = match access.meaning {
                 Meaning::Atomic { .. } => {
                     self.words.entry(piece.granule).or_default();

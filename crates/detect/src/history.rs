@@ -14,7 +14,7 @@ use crate::engine::{Access, Checker, LockEvent, LockKind, Meaning, Thread};
 use crate::find::Candidates;
 use crate::heap::{Block, Heap};
 use crate::locks::Locks;
-use crate::shadow::{ShadowError, Watch, pieces};
+use crate::shadow::{LARGE, ShadowError, Watch, pieces};
 use race::{AccessKind, Instance, Moment};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -87,6 +87,24 @@ pub struct Historian {
 }
 
 impl Historian {
+    /// The parts of a large access that are worth a look, in order.
+    fn racy_parts(&self, access: &Access) -> Vec<(u64, u64)> {
+        let end = access.address.saturating_add(access.size);
+        let granules = access.address >> 3..=end.saturating_sub(1) >> 3;
+        let inside = self
+            .racy
+            .keys()
+            .filter(|granule| granules.contains(granule));
+        let mut parts: Vec<(u64, u64)> = inside
+            .map(|granule| {
+                let from = (granule * 8).max(access.address);
+                (from, (granule * 8 + 8).min(end) - from)
+            })
+            .collect();
+        parts.sort_unstable();
+        parts
+    }
+
     pub fn new(candidates: Candidates) -> Result<Historian, ShadowError> {
         let mut watched: Vec<u64> = candidates
             .racy
@@ -211,7 +229,15 @@ impl Checker for Historian {
                 order_unknown: true,
             };
         let mut side: Option<Side> = None;
-        for piece in pieces(access.address, access.size) {
+        let whole = [(access.address, access.size)];
+        let racy;
+        let parts: &[(u64, u64)] = if access.size >= LARGE {
+            racy = self.racy_parts(access);
+            &racy
+        } else {
+            &whole
+        };
+        for piece in parts.iter().flat_map(|(from, size)| pieces(*from, *size)) {
             let Some(racy) = self.racy.get(&piece.granule).copied() else {
                 continue;
             };

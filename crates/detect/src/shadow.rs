@@ -29,8 +29,12 @@ use vm::observe::known::{MANY, NOTE, SHADOW, SHADOW_BITS, SHADOW_SIZE};
 /// A little more: a wide access at the very end looks at the next granules.
 const SIZE: usize = SHADOW_SIZE as usize + 4096;
 
-/// Ranges at least this large are cleared by giving pages back.
-const LARGE: u64 = 64 << 10;
+/// Ranges at least this large are cleared by giving pages back, and not gone
+/// through where nobody has used them.
+pub const LARGE: u64 = 64 << 10;
+
+/// Memory that a page of shadow describes.
+const PAGE: u64 = 4096 / 4;
 
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -86,6 +90,23 @@ impl Words {
     fn set(&mut self, granule: u64, which: usize, word: u64) {
         // SAFETY: as in `get`.
         unsafe { *self.base.add(Self::offset(granule) + which) = word }
+    }
+
+    /// For each page of words from that of `from` to that of `to`: whether it
+    /// has ever been used.
+    fn used_pages(&self, from: u64, to: u64) -> Vec<bool> {
+        let at = Self::offset(from >> 3) & !511;
+        let count = (to.div_ceil(PAGE) - from / PAGE) as usize;
+        let mut used = vec![1u8; count];
+        // SAFETY: asks about pages of the mapping (others give an error, and
+        // then all count as used); the answer has a byte for each.
+        let known = unsafe {
+            at + count * 512 <= SIZE / 8
+                && libc::mincore(self.base.add(at).cast(), count * 4096, used.as_mut_ptr()) == 0
+        };
+        used.into_iter()
+            .map(|page| !known || page & 1 != 0)
+            .collect()
     }
 
     /// Makes the words of whole pages of memory zero.
@@ -439,13 +460,29 @@ impl Shadow {
         self.atomics.get(&granule).map(Vec::as_slice)
     }
 
+    /// The parts of a range that somebody may have touched.
+    pub fn touched(&self, start: u64, size: u64) -> Vec<(u64, u64)> {
+        let end = start.saturating_add(size);
+        let first = start & !(PAGE - 1);
+        let mut parts: Vec<(u64, u64)> = Vec::new();
+        for (index, used) in (0..).zip(self.words.used_pages(start, end)) {
+            let from = (first + index * PAGE).max(start);
+            let to = (first + (index + 1) * PAGE).min(end);
+            match parts.last_mut() {
+                Some((part, length)) if used && *part + *length == from => *length += to - from,
+                _ if used => parts.push((from, to - from)),
+                _ => {}
+            }
+        }
+        parts
+    }
+
     /// The memory is new: nobody has touched it.
     pub fn clear(&mut self, start: u64, size: u64) {
         let end = start.saturating_add(size);
         if size >= LARGE {
-            // Shadow pages describe 2 KiB of memory each.
-            let from = start.next_multiple_of(4096);
-            let to = end & !4095;
+            let from = start.next_multiple_of(PAGE);
+            let to = end & !(PAGE - 1);
             if from < to {
                 self.clear_small(start, from - start);
                 self.forget_range(from, to);
@@ -585,6 +622,31 @@ mod tests {
         assert_eq!(shadow.atomic(piece(0xff), one.epoch, &one.clock, true), 0);
         assert_eq!(shadow.atomic(piece(0xff), two.epoch, &two.clock, true), 0);
         assert_eq!(shadow.read(piece(0x01), one.epoch, &one.clock), 0x01);
+    }
+
+    #[test]
+    fn only_touched_parts_of_a_large_range_are_gone_through() {
+        let mut shadow = shadow();
+        let one = thread(0, 1);
+        let start = 0x10_0000 + 24;
+        assert_eq!(shadow.touched(start, 1 << 20), []);
+        for address in [start, start + 5 * PAGE, start + 6 * PAGE] {
+            let piece = pieces(address, 8).next().unwrap();
+            shadow.write(piece, one.epoch, &one.clock);
+        }
+        let parts = shadow.touched(start, 1 << 20);
+        let holds = |address| {
+            parts
+                .iter()
+                .any(|(from, size)| (*from..from + size).contains(&address))
+        };
+        assert!(holds(start) && holds(start + 5 * PAGE) && holds(start + 6 * PAGE));
+        assert!(!holds(start + 2 * PAGE) && !holds(start + 9 * PAGE));
+        assert!(
+            parts
+                .iter()
+                .all(|(from, size)| *from >= start && from + size <= start + (1 << 20))
+        );
     }
 
     #[test]
