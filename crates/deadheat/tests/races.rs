@@ -311,3 +311,31 @@ fn every_program_is_reported_as_its_source_says() {
         failures.join("\n")
     );
 }
+
+/// A wrapper, a shell: the threads are in a child of the recorded program.
+#[test]
+fn races_of_child_processes_are_found() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("races-of-children");
+    std::fs::create_dir_all(&folder).expect("a folder for the programs");
+    let compile = |name: &str| {
+        build(&programs().join(name), Build::Optimised, &folder).expect("a compiler for C")
+    };
+    let (racy, correct) = (compile("pipes_apart_race.c"), compile("pipe_orders.c"));
+    let shell = format!("{} && {} && {0}; true", racy.display(), correct.display());
+    let output = Command::new(env!("CARGO_BIN_EXE_deadheat"))
+        .args(["run", "--no-store", "--json", "--", "sh", "-c", &shell])
+        .output()
+        .expect("deadheat runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let json = said.find("{\n").or(said.find("{\"")).expect("a report");
+    let report: serde_json::Value =
+        serde_json::from_str(&said[json..]).expect("the report is JSON");
+    let races = report["races"].as_array().expect("races");
+    let lines = reported_pairs(&report, &programs().join("pipes_apart_race.c"));
+    assert_eq!(races.len(), 1, "{said}");
+    assert!(lines[0].iter().all(Option::is_some), "{said}");
+    assert_eq!(races[0]["process"], 1, "{said}");
+    assert_eq!(races[0]["instances"], 2, "of two runs: {said}");
+    assert_eq!(races[0]["verdict"], "unclassified", "{said}");
+    assert_eq!(output.status.code(), Some(66));
+}

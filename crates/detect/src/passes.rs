@@ -8,7 +8,7 @@ use crate::fork::{ForkError, in_child, silence_output};
 use crate::history::Historian;
 use crate::scene::{self, Scene, Wanted};
 use crate::shadow::ShadowError;
-use race::{Report, States};
+use race::{Evidence, Report, States};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use vm::record::{ProcessStatus, RecordError, Recording};
@@ -273,6 +273,90 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
 /// When there is no recording, or a replay of it fails.
 pub fn detect(directory: &Path, options: &Options) -> Result<Report, Error> {
     detect_in(directory, options, &Vm::replay)
+}
+
+/// The races of all processes of the recording in `directory`; a process
+/// whose execution cannot be made again is named in what was not checked.
+///
+/// # Errors
+/// When there is no recording, or a replay of its first process fails.
+pub fn detect_tree(directory: &Path, options: &Options) -> Result<Report, Error> {
+    let mut report = detect(directory, options)?;
+    let recording = Recording::open(directory)?;
+    let mut looked_at = 0;
+    for number in recording
+        .processes()
+        .into_iter()
+        .filter(|number| *number > 0)
+    {
+        let said = match recording.threads(number) {
+            Ok(threads) if threads < 2 => continue,
+            Ok(_) if looked_at == MOST_PROCESSES => "there are too many".to_string(),
+            Err(error) => error.to_string(),
+            Ok(_) => {
+                looked_at += 1;
+                let start: Start<'_> = &|recording| Vm::replay_process(recording, number);
+                match detect_in(directory, options, start) {
+                    Ok(found) => {
+                        add_process(&mut report, number, found);
+                        continue;
+                    }
+                    Err(error) => error.to_string(),
+                }
+            }
+        };
+        report
+            .not_checked
+            .push(format!("process {number} of the recording: {said}"));
+    }
+    Ok(report)
+}
+
+/// Processes besides the first in which races are looked for.
+const MOST_PROCESSES: usize = 64;
+
+/// What was found in another process than the first. The same race in several
+/// of them is one.
+fn add_process(report: &mut Report, number: u32, found: Report) {
+    for sentence in found.not_checked {
+        if !report.not_checked.contains(&sentence) {
+            report.not_checked.push(sentence);
+        }
+    }
+    report.locks.extend(found.locks);
+    for mut race in found.races {
+        let known = report
+            .races
+            .iter_mut()
+            .find(|known| known.fingerprint == race.fingerprint && known.process.is_some());
+        if let Some(known) = known {
+            known.instances += race.instances;
+            continue;
+        }
+        race.id = report.races.len() as u32 + 1;
+        race.process = Some(number);
+        race.occurrences.clear();
+        race.replay.clear();
+        for access in &mut race.accesses {
+            if let (Some(moment), [recording, ..]) =
+                (access.moment.take(), report.recordings.as_slice())
+            {
+                race.replay.push(format!(
+                    "deadheat replay {recording} --process {number} --until {moment} --gdb"
+                ));
+            }
+        }
+        race.evidence.push(Evidence {
+            id: race.evidence.len() as u32 + 1,
+            text: format!(
+                "in process {number} of the recording: consequences are looked for in the first \
+                 process only; record that program by itself"
+            ),
+            instance: None,
+            replay: None,
+        });
+        report.races.push(race);
+    }
 }
 
 /// The races of another execution of the program recorded in `directory`,

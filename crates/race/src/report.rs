@@ -72,6 +72,10 @@ pub struct Race {
     /// number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub occurrences: Vec<Instance>,
+    /// The process of the recording that it is in, if not the first. Its
+    /// occurrences are not listed: they are no moments of the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<u32>,
     /// In how many of the report's recordings it was seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recordings_seen: Option<u32>,
@@ -132,6 +136,7 @@ impl Race {
             labels: Vec::new(),
             instances,
             occurrences: Vec::new(),
+            process: None,
             recordings_seen: None,
             accesses,
             place: None,

@@ -55,7 +55,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         let process = arguments.process.unwrap_or(0);
         if process > 0 && arguments.race.names_a_race() {
             return Err(Failure::usage(
-                "races are looked for in the first process of a recording only",
+                "a race of another process is shown by --process and --until, as the report says",
             ));
         }
         match race::run(&arguments.recording, process, until, &arguments.race)? {

@@ -182,7 +182,7 @@ pub fn find_and_play(
     explore: &ExploreOptions,
     options: &detect::Options,
 ) -> Result<race::Report, Failure> {
-    let mut report = phase::detecting(directory, || detect::detect(directory, options))?;
+    let mut report = phase::detecting(directory, || detect::detect_tree(directory, options))?;
     orders::play(&mut report, directory, orders::Effort::default())?;
     exploration::classify(
         &mut report,

@@ -24,6 +24,7 @@ pub use inputs::{Effect, InputReader, InputWriter};
 pub use steps::{Ending, ProcessStatus, Step, StepReader, StepWriter};
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -360,6 +361,18 @@ impl Recording {
             .collect();
         numbers.sort_unstable();
         numbers
+    }
+
+    /// How many threads of a process have run.
+    pub fn threads(&self, number: u32) -> Result<usize, RecordError> {
+        let mut steps = StepReader::open(&self.process(number).join("schedule"))?;
+        let mut seen = BTreeSet::new();
+        while let Some(step) = steps.next_step()? {
+            if let Step::Slice { thread, .. } = step {
+                seen.insert(thread);
+            }
+        }
+        Ok(seen.len())
     }
 
     /// The processes from the first one down to `number`, each forked by the
