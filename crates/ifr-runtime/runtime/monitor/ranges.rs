@@ -123,7 +123,7 @@ struct Rows {
 }
 
 /// Rows that are too short to be lines: a field of each structure, a column.
-unsafe fn short_rows(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: Asker) {
+unsafe fn short_rows(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: Asker) -> bool {
     let walk = Walk {
         lo: rows.lo,
         hi: rows
@@ -136,17 +136,19 @@ unsafe fn short_rows(thread: &mut Thread, now: u64, rows: Rows, write: bool, ask
         row: rows.length,
     };
     if thread.walks.contains(&walk) {
-        return;
+        return false;
     }
+    let mut shared = false;
     let mut at = rows.lo;
     for _ in 0..rows.count {
         let end = at.wrapping_add(rows.length);
         let size = rows.length as u32;
         // SAFETY: the caller's promise.
-        unsafe { granules::<false>(thread, now, at, end, write, size, asker) };
+        shared |= unsafe { granules::<false>(thread, now, at, end, write, size, asker) };
         at = at.wrapping_add(rows.stride);
     }
     remember(thread, walk);
+    shared
 }
 
 /// `rows` rows of `length` bytes, `stride` apart (0 rows: just one).
@@ -167,6 +169,7 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
         && rows <= 1
         && length < SHORT_ROW
         && unsafe { not_drawn(thread, local, now, lo, write, asker) };
+    let mut shared = false;
     if !passed_by && within_cap(thread, local, (description >> PLACE) as usize) {
         count(thread, local);
         let rows = Rows {
@@ -176,10 +179,10 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
             count: rows.max(1),
         };
         // SAFETY: `now` is not 0, so the tables are reserved.
-        unsafe { walk(thread, now, rows, write, asker) };
+        shared = unsafe { walk(thread, now, rows, write, asker) };
     }
     spent.end(thread);
-    pause(thread, lo, (description >> PLACE) as usize);
+    pause(thread, lo, (description >> PLACE) as usize, shared);
     thread.busy.store(false, Ordering::Relaxed);
 }
 
@@ -200,11 +203,12 @@ unsafe fn all_active(now: u64, lo: usize, hi: usize, write: bool) -> bool {
     true
 }
 
-/// Monitors on all rows, or under `cap` on a sample of them.
+/// Monitors on all rows, or under `cap` on a sample of them. Says whether another
+/// thread has used a short one of them.
 ///
 /// # Safety
 /// The tables must be reserved.
-unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: Asker) {
+unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: Asker) -> bool {
     let Rows {
         lo,
         length,
@@ -216,18 +220,16 @@ unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: As
         // SAFETY: the caller's promise.
         unsafe {
             if all_active(now, lo, hi, write) {
-                return;
+                return false;
             }
             if length <= 16 {
-                granules::<true>(thread, now, lo, hi, write, size, asker);
-                return;
+                return granules::<true>(thread, now, lo, hi, write, size, asker);
             }
             let noted = noted(thread, now, write, asker);
             thread.history.note_walk(lo, hi, 0, 0, noted);
             fence(Ordering::Release);
-            granules::<false>(thread, now, lo, hi, write, size, asker);
+            return granules::<false>(thread, now, lo, hi, write, size, asker);
         }
-        return;
     }
     let end = lo
         .wrapping_add(stride.wrapping_mul(count - 1))
@@ -260,8 +262,7 @@ unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: As
     // SAFETY: the caller's promise.
     unsafe {
         if taken.length < SHORT_ROW {
-            short_rows(thread, now, taken, write, asker);
-            return;
+            return short_rows(thread, now, taken, write, asker);
         }
         let mut at = taken.lo;
         for _ in 0..taken.count {
@@ -269,6 +270,7 @@ unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: As
             at = at.wrapping_add(taken.stride);
         }
     }
+    false
 }
 
 /// A string is read, and perhaps copied. Above the 32 bits of `place`: whether it
