@@ -277,11 +277,7 @@ impl Lowering {
             .flat_map(ir::instructions)
             .filter(|&instruction| kind_of(instruction) == Some(Kind::Mark))
             .count();
-        let most = std::env::var("IFR_MOST")
-            .ok()
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(MOST_INLINE);
-        self.apart.set(marks > most);
+        self.apart.set(marks > MOST_INLINE);
         for block in ir::blocks(function) {
             let mut group: Vec<LLVMValueRef> = Vec::new();
             let mut gap = 0;
@@ -390,9 +386,9 @@ impl Lowering {
         (now, inside, place)
     }
 
-    /// A block that runs in the turns of a loop in which the site is due: the
-    /// count of those that are left until then is in the thread's table, times two,
-    /// and `__deadheat_ifr_due` sets it.
+    /// A block that runs when the site is due: the count of the times that are left
+    /// until then is in the thread's table, times two, and `__deadheat_ifr_due` sets
+    /// it.
     fn sampled(&self, place: u64, end: LLVMValueRef) -> LLVMValueRef {
         self.stand(end);
         let counts = self.state(COUNTS, self.pointer);
@@ -465,11 +461,9 @@ impl Lowering {
                 let says = |mark: LLVMValueRef, what: u64| {
                     ir::constant(ir::operand(mark, 1)).unwrap_or(0) & what != 0
                 };
-                let (chance, certain): (Vec<_>, Vec<_>) = group.iter().partition(|&&mark| {
-                    says(mark, describe::IN_LOOP)
-                        && !says(mark, describe::WRITE)
-                        && !self.without.adaptive
-                });
+                let (chance, certain): (Vec<_>, Vec<_>) = group
+                    .iter()
+                    .partition(|&&mark| !says(mark, describe::WRITE) && !self.without.adaptive);
                 let apart = self.apart.get()
                     && certain
                         .iter()

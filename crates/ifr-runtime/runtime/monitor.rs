@@ -37,8 +37,14 @@ const PUBLISHED: u64 = 8;
 /// So many monitors of a thread are not left to chance, whoever asks for them.
 const CERTAIN: u64 = 1 << 15;
 
+/// So many monitors of a site on what others use as well are certain (and so many
+/// in a thread that has started very many), and after so many more few are left.
+const CERTAIN_AT_SITE: u32 = 1 << 10;
+const CERTAIN_AT_LAST: u32 = 64;
+const MANY_AT_SITE: u32 = 1 << 14;
+
 /// From so many on a thread's monitors are left to chance more often.
-const VERY_MANY: u64 = 1 << 18;
+pub const VERY_MANY: u64 = 1 << 18;
 
 /// So many of a thread's monitors are always published.
 const ALL_PUBLISHED: u64 = 1 << 12;
@@ -452,9 +458,9 @@ fn refill_lottery(thread: &Thread, local: &Local, address: usize, asker: Asker) 
     }
 }
 
-/// Whether a monitor is left to chance and not drawn: what only this thread has
-/// ever used, or what others only read, is monitored again with some probability only (paper 004, section 8), written
-/// bytes more often than those that are read. The same as at the entry of
+/// Whether a monitor is left to chance and not drawn: what no other thread has
+/// ever used, or what others only read, is monitored with some probability only
+/// (paper 004, section 8), written bytes more often than those that are read. The same as at the entry of
 /// `__deadheat_ifr_start`.
 ///
 /// # Safety
@@ -472,7 +478,7 @@ unsafe fn not_drawn(
     let held = unsafe { shadow::slot(address) }.load(Ordering::Relaxed);
     let mine = (held ^ now) >> 56 == 0;
     let alone = mine && held & SHARED == 0;
-    if held == 0 || (!alone && (write || held & 0xff00 != 0)) {
+    if held != 0 && !alone && (write || held & 0xff00 != 0) {
         return false;
     }
     let left = local.lottery.load(Ordering::Relaxed) as i64 - if write { 3 } else { 1 };
@@ -482,6 +488,28 @@ unsafe fn not_drawn(
     }
     refill_lottery(thread, local, address, asker);
     false
+}
+
+/// How many monitors the site may leave out on what others use as well: none at
+/// first, then two of three, and of very many five to eight.
+#[inline]
+fn begin_again(thread: &Thread, address: usize, place: usize) {
+    let place = place % SITES;
+    let (Some(starts), Some(skips)) = (thread.starts.get(place), thread.skips.get(place)) else {
+        return;
+    };
+    let started = starts.load(Ordering::Relaxed).saturating_add(1);
+    starts.store(started, Ordering::Relaxed);
+    let certain = match thread.started.load(Ordering::Relaxed) {
+        ..VERY_MANY => CERTAIN_AT_SITE,
+        _ => CERTAIN_AT_LAST,
+    };
+    let left_out = match started {
+        _ if started < certain => 0,
+        ..MANY_AT_SITE => 2,
+        _ => 5 + (address >> 3 & 3) as u32,
+    };
+    skips.store(left_out, Ordering::Relaxed);
 }
 
 /// A monitor on `size` bytes; the slow side of the inline check.
@@ -497,6 +525,7 @@ pub fn start(address: usize, description: u64, asker: Asker) {
     let spent = Spent::begin();
     if description & ADAPTIVE != 0 {
         refill_lottery(thread, local, address, asker);
+        begin_again(thread, address, (description >> PLACE) as usize);
     }
     let mut shared = false;
     if within_cap(thread, local, (description >> PLACE) as usize) {
@@ -662,11 +691,12 @@ pub fn free(address: usize, size: usize, asker: Asker) {
                     at += 64;
                 }
             }
-            if !stop && (single == me || single == MANY) {
+            if single == MANY || (!stop && single == me) {
                 let mut at = page & !7;
                 while at < end {
                     let slot = shadow::slot(at);
-                    if (slot.load(Ordering::Relaxed) >> 56) as u8 == me {
+                    let held = slot.load(Ordering::Relaxed);
+                    if held & SHARED != 0 || (!stop && (held >> 56) as u8 == me) {
                         slot.store(now & (0xff << 56), Ordering::Relaxed);
                     }
                     at += 8;

@@ -135,6 +135,10 @@ pub struct Thread {
     pub counts: [AtomicU32; SITES],
     /// How often each of them was due since it is warm. Right behind `counts`.
     pub turns: [AtomicU32; SITES],
+    /// How many monitors each site may still leave out on what others use as well,
+    /// and how many it has started. Right behind `turns`.
+    pub skips: [AtomicU32; SITES],
+    pub starts: [AtomicU32; SITES],
     /// Processor cycles in the run-time, under `budget`.
     pub spent: AtomicU64,
     /// Return addresses of the call that created it, innermost first.
@@ -163,9 +167,10 @@ pub struct Thread {
     pub pause_in: AtomicU32,
 }
 
-// `__deadheat_ifr_due` takes it to be so.
+// `entry` takes it to be so.
 const _: () = assert!(
     core::mem::offset_of!(Thread, turns) == core::mem::offset_of!(Thread, counts) + 4 * SITES
+        && core::mem::offset_of!(Thread, skips) == core::mem::offset_of!(Thread, turns) + 4 * SITES
 );
 
 impl Thread {

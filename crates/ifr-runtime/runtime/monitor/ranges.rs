@@ -14,6 +14,8 @@ use core::sync::atomic::{Ordering, fence};
 
 /// Shorter rows are monitored by their granules.
 const SHORT_ROW: usize = 128;
+/// Longer ones are not left to chance.
+const CHANCE_ROW: usize = 1024;
 /// How much of a row is monitored under `cap`.
 const CAPPED_ROW: usize = 1024;
 
@@ -167,7 +169,8 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
     // SAFETY: `now` is not 0, so the tables are reserved.
     let passed_by = description & ADAPTIVE != 0
         && rows <= 1
-        && length < SHORT_ROW
+        && length < CHANCE_ROW
+        && unsafe { not_walked_by_others(now, lo, length) }
         && unsafe { not_drawn(thread, local, now, lo, write, asker) };
     let mut shared = false;
     if !passed_by && within_cap(thread, local, (description >> PLACE) as usize) {
@@ -186,6 +189,16 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
     thread.busy.store(false, Ordering::Relaxed);
 }
 
+/// Whether no other thread has a walk over the first and the last of the bytes.
+unsafe fn not_walked_by_others(now: u64, lo: usize, length: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let (first, last) = unsafe { (shadow::line(lo), shadow::line(lo + length - 1)) };
+    [first, last].into_iter().all(|line| {
+        let held = line.load(Ordering::Relaxed);
+        held == 0 || (held ^ now) >> 56 == 0
+    })
+}
+
 /// Whether every granule of `lo..hi` has this thread's monitor already.
 unsafe fn all_active(now: u64, lo: usize, hi: usize, write: bool) -> bool {
     let mut at = lo;
@@ -196,6 +209,28 @@ unsafe fn all_active(now: u64, lo: usize, hi: usize, write: bool) -> bool {
         // SAFETY: the caller's promise.
         let held = unsafe { shadow::slot(at) }.load(Ordering::Relaxed);
         if (held ^ now) & (!threads::LOW | need) != 0 {
+            return false;
+        }
+        at = end;
+    }
+    true
+}
+
+/// Whether every line of `lo..hi`, and every granule of what is left over, has this
+/// thread's monitor already.
+unsafe fn all_covered(now: u64, lo: usize, hi: usize, write: bool) -> bool {
+    let flags = ACCESSED | if write { WRITTEN } else { 0 };
+    // SAFETY: the caller's promise.
+    let by_line = |at: usize| {
+        let held = unsafe { shadow::line(at) }.load(Ordering::Relaxed);
+        (held ^ now) & (!threads::LOW | flags) == 0
+    };
+    let mut at = lo;
+    while at < hi {
+        let end = ((at | 63) + 1).min(hi);
+        let whole = end - at == 64;
+        // SAFETY: the caller's promise.
+        if !by_line(at) && (whole || !unsafe { all_active(now, at, end, write) }) {
             return false;
         }
         at = end;
@@ -230,6 +265,10 @@ unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: As
             fence(Ordering::Release);
             return granules::<false>(thread, now, lo, hi, write, size, asker);
         }
+    }
+    // SAFETY: the caller's promise.
+    if count == 1 && unsafe { all_covered(now, lo, lo.wrapping_add(length), write) } {
+        return false;
     }
     let end = lo
         .wrapping_add(stride.wrapping_mul(count - 1))
