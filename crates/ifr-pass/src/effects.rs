@@ -16,7 +16,7 @@ use crate::without::Without;
 use crate::{ir, shim};
 use inkwell::llvm_sys::core::*;
 use inkwell::llvm_sys::prelude::*;
-use inkwell::llvm_sys::{LLVMAtomicOrdering, LLVMOpcode};
+use inkwell::llvm_sys::{LLVMAtomicOrdering, LLVMOpcode, LLVMTypeKind};
 
 /// A load or store of a fixed number of bytes.
 #[derive(Clone, Copy)]
@@ -38,6 +38,12 @@ pub enum Bulk {
     },
     /// A structure passed by value.
     ByValue { pointer: LLVMValueRef, size: u64 },
+    /// The call prints into the bytes from `pointer` on, a 0 behind what it says to
+    /// have printed, but not beyond `limit`.
+    Printed {
+        pointer: LLVMValueRef,
+        limit: Option<LLVMValueRef>,
+    },
     /// The string at `source` is read, and written to `target` if there is one.
     String {
         source: LLVMValueRef,
@@ -158,6 +164,12 @@ fn is_quiet_library(name: &str) -> bool {
         "vsnprintf",
         "__snprintf_chk",
         "__sprintf_chk",
+        "vsprintf",
+        "__vsprintf_chk",
+        "__vsnprintf_chk",
+        "mempcpy",
+        "stpcpy",
+        "bzero",
         "malloc_usable_size",
         "__rust_alloc",
         "__rust_dealloc",
@@ -381,6 +393,11 @@ fn argument(call: LLVMValueRef, index: u32) -> LLVMValueRef {
     ir::operand(call, index)
 }
 
+fn is_integer(value: LLVMValueRef) -> bool {
+    // SAFETY: a live value.
+    unsafe { LLVMGetTypeKind(LLVMTypeOf(value)) == LLVMTypeKind::LLVMIntegerTypeKind }
+}
+
 fn copies(name: &str, call: LLVMValueRef) -> Vec<Bulk> {
     // SAFETY: a live call.
     let arguments = unsafe { LLVMGetNumArgOperands(call) };
@@ -403,7 +420,30 @@ fn copies(name: &str, call: LLVMValueRef) -> Vec<Bulk> {
             source: argument(call, 0),
             target: None,
         }],
-        "strcpy" if arguments == 2 => vec![Bulk::String {
+        "strncpy" if arguments == 3 => vec![bytes(0, true)],
+        "sprintf" | "__sprintf_chk" | "vsprintf" | "__vsprintf_chk"
+            if arguments > 1 && is_integer(call) =>
+        {
+            vec![Bulk::Printed {
+                pointer: argument(call, 0),
+                limit: None,
+            }]
+        }
+        "snprintf" | "__snprintf_chk" | "vsnprintf" | "__vsnprintf_chk"
+            if arguments > 2 && is_integer(call) && is_integer(argument(call, 1)) =>
+        {
+            vec![Bulk::Printed {
+                pointer: argument(call, 0),
+                limit: Some(argument(call, 1)),
+            }]
+        }
+        "mempcpy" if arguments == 3 => vec![bytes(1, false), bytes(0, true)],
+        "bzero" if arguments == 2 => vec![Bulk::Bytes {
+            pointer: argument(call, 0),
+            length: argument(call, 1),
+            write: true,
+        }],
+        "strcpy" | "stpcpy" if arguments == 2 => vec![Bulk::String {
             source: argument(call, 1),
             target: Some(argument(call, 0)),
         }],

@@ -55,10 +55,9 @@ const SHARES: u64 = 5;
 const CAPPED: u64 = 6;
 const COUNTS: u64 = 7;
 
-/// A site in a loop that only reads is checked each time until so many turns,
-/// and then every few turns (paper 004, section 8: with a probability that
-/// falls with the number of its monitors).
-const WARM: u64 = 256;
+/// A function with more monitors than this has its checks in the run-time instead
+/// of inline: the code of so many would not stay in the processor's cache.
+const MOST_INLINE: usize = 64;
 
 /// LLVM's number for the `preserve_most` convention.
 const PRESERVE_MOST: u32 = 14;
@@ -76,6 +75,8 @@ struct Lowering {
     void: LLVMTypeRef,
     /// The next site's place in the run-time's share table.
     next_place: Cell<u64>,
+    /// Whether the checks of this function are calls.
+    apart: Cell<bool>,
     without: Without,
 }
 
@@ -109,6 +110,7 @@ pub fn lower(module: LLVMModuleRef, _is_lto: bool) -> bool {
             pointer: LLVMPointerTypeInContext(context, 0),
             void: LLVMVoidTypeInContext(context),
             next_place: Cell::new(first_place(module)),
+            apart: Cell::new(false),
             without: Without::read(),
         }
     };
@@ -270,6 +272,12 @@ impl Lowering {
     fn function(&self, function: LLVMValueRef) -> bool {
         let mut changed = false;
         let mut acts = false;
+        let marks = ir::blocks(function)
+            .into_iter()
+            .flat_map(ir::instructions)
+            .filter(|&instruction| kind_of(instruction) == Some(Kind::Mark))
+            .count();
+        self.apart.set(marks > MOST_INLINE);
         for block in ir::blocks(function) {
             let mut group: Vec<LLVMValueRef> = Vec::new();
             let mut gap = 0;
@@ -378,16 +386,10 @@ impl Lowering {
         (now, inside, place)
     }
 
-    /// A block that runs in the first `WARM` turns of a loop, and then in one of
-    /// 6 to 9: the count of turns that are left until the next is in the
-    /// thread's table, times two, and odd once the site is warm.
-    fn sampled(
-        &self,
-        now: LLVMValueRef,
-        address: LLVMValueRef,
-        place: u64,
-        end: LLVMValueRef,
-    ) -> LLVMValueRef {
+    /// A block that runs when the site is due: the count of the times that are left
+    /// until then is in the thread's table, times two, and `__deadheat_ifr_due` sets
+    /// it.
+    fn sampled(&self, place: u64, end: LLVMValueRef) -> LLVMValueRef {
         self.stand(end);
         let counts = self.state(COUNTS, self.pointer);
         // SAFETY: a live builder; the table has `SITES` words.
@@ -402,51 +404,93 @@ impl Lowering {
             let left = LLVMBuildSub(b, before, number(2), none);
             LLVMSetAlignment(LLVMBuildStore(b, left, word), 4);
             let due = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntSLT, left, number(0), none);
-            let inside = shim::dh_split_if(due, end, 0);
-            self.stand(inside);
-            let odd = LLVMBuildAnd(b, left, number(1), none);
-            let odd = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntNE, odd, number(0), none);
-            let many = number(-2 * WARM as i64);
-            let many = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntSLT, left, many, none);
-            let warm = LLVMBuildOr(b, odd, many, none);
-            let set = shim::dh_split_if(warm, inside, 0);
-            self.stand(set);
-            // Not always the same turns: the epoch and the address stir.
-            let stir = LLVMBuildXor(
-                b,
-                LLVMBuildLShr(b, now, self.number(16), none),
-                LLVMBuildLShr(b, address, self.number(2), none),
-                none,
-            );
-            let stir = LLVMBuildTrunc(b, stir, self.i32, none);
-            let stir = LLVMBuildAnd(b, stir, number(6), none);
-            let next = LLVMBuildAdd(b, stir, number(2 * 5 + 1), none);
-            LLVMSetAlignment(LLVMBuildStore(b, next, word), 4);
-            inside
+            shim::dh_split_if(due, end, 1)
         }
+    }
+
+    /// A block that runs while this thread wants monitors.
+    fn wanted(&self, at: LLVMValueRef) -> (LLVMValueRef, u64) {
+        let place = self.next_place.get() % SITES;
+        self.next_place.set(place + 1);
+        self.stand(at);
+        let now = self.state(0, self.i64);
+        // SAFETY: a live builder and instruction.
+        let inside = unsafe {
+            let wants = LLVMBuildICmp(
+                self.builder,
+                LLVMIntPredicate::LLVMIntNE,
+                now,
+                self.number(0),
+                c"".as_ptr(),
+            );
+            shim::dh_split_if(wants, at, 0)
+        };
+        (inside, place)
+    }
+
+    /// The check as a call of the run-time.
+    fn check(
+        &self,
+        function: LLVMValueRef,
+        name: &CStr,
+        mark: LLVMValueRef,
+        place: u64,
+        end: LLVMValueRef,
+    ) {
+        self.stand(end);
+        let description = self.describe(mark, place);
+        let mut arguments = [ir::operand(mark, 0), description];
+        self.call(function, name, &mut arguments, mark);
+    }
+
+    /// What the run-time is told of a mark.
+    fn describe(&self, mark: LLVMValueRef, place: u64) -> LLVMValueRef {
+        let description = ir::constant(ir::operand(mark, 1)).unwrap_or(0);
+        let adaptive = if self.without.adaptive {
+            0
+        } else {
+            describe::ADAPTIVE
+        };
+        self.number(description | adaptive | place << describe::PLACE)
     }
 
     fn group(&self, function: LLVMValueRef, group: &[LLVMValueRef]) {
         let last = group[group.len() - 1];
         match kind_of(last) {
             Some(Kind::Mark) => {
-                let (now, end, place) = self.guard(last);
-                let chance = |mark: LLVMValueRef| {
-                    let description = ir::constant(ir::operand(mark, 1)).unwrap_or(0);
-                    description & describe::IN_LOOP != 0
-                        && description & describe::WRITE == 0
-                        && !self.without.adaptive
+                let says = |mark: LLVMValueRef, what: u64| {
+                    ir::constant(ir::operand(mark, 1)).unwrap_or(0) & what != 0
+                };
+                let (chance, certain): (Vec<_>, Vec<_>) = group
+                    .iter()
+                    .partition(|&&mark| !says(mark, describe::WRITE) && !self.without.adaptive);
+                let apart = self.apart.get()
+                    && certain
+                        .iter()
+                        .all(|&&mark| says(mark, describe::ONE_GRANULE));
+                let (now, end, place) = if certain.is_empty() || apart {
+                    // The run-time looks at the cap.
+                    let (end, place) = self.wanted(last);
+                    (None, end, place)
+                } else {
+                    let (now, end, place) = self.guard(last);
+                    (Some(now), end, place)
                 };
                 // Splitting moves what follows: those that always run come
                 // after those that run now and then.
-                if let Some(&first) = group.iter().find(|&&mark| chance(mark)) {
-                    let due = self.sampled(now, ir::operand(first, 0), place, end);
-                    for &mark in group.iter().filter(|&&mark| chance(mark)) {
-                        self.mark(function, now, mark, place, due);
+                if !chance.is_empty() {
+                    let due = self.sampled(place, end);
+                    let mut name = c"__deadheat_ifr_due";
+                    for &mark in chance {
+                        self.check(function, name, mark, place, due);
+                        name = c"__deadheat_ifr_check";
                     }
                 }
-                for &mark in group.iter().filter(|&&mark| !chance(mark)) {
-                    self.mark(function, now, mark, place, end);
+                for &mark in certain {
+                    match now {
+                        Some(now) => self.mark(function, now, mark, place, end),
+                        None => self.check(function, c"__deadheat_ifr_check", mark, place, end),
+                    }
                 }
             }
             Some(Kind::Range) => {
@@ -649,13 +693,7 @@ impl Lowering {
             }
         };
         self.stand(cold_end);
-        let adaptive = if self.without.adaptive {
-            0
-        } else {
-            describe::ADAPTIVE
-        };
-        let description = self.number(description | adaptive | place << describe::PLACE);
-        let mut arguments = [address, description];
+        let mut arguments = [address, self.describe(mark, place)];
         self.call(function, c"__deadheat_ifr_start", &mut arguments, mark);
     }
 

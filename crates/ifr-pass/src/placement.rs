@@ -16,6 +16,7 @@ use crate::ranges::Extent;
 use crate::regions::{self, Location, Must, Regions, Set};
 use crate::shim::{self, Session};
 use crate::{effects, ir};
+use inkwell::llvm_sys::LLVMIntPredicate;
 use inkwell::llvm_sys::core::*;
 use inkwell::llvm_sys::prelude::*;
 use std::collections::HashMap;
@@ -560,6 +561,55 @@ impl Emit {
             }
             Bulk::ByValue { pointer, size } => {
                 let mut arguments = [self.integer(pointer), self.number(size), none, none, none];
+                self.call(RANGE_MARK, &mut arguments, at);
+            }
+            Bulk::Printed { pointer, limit } => {
+                // What was written is known when the call returns, and its region
+                // goes on to the next release.
+                // SAFETY: a live call; where something follows it, it is not the
+                // end of its block.
+                let next = unsafe {
+                    if shim::dh_can_insert_after(at) == 0 {
+                        return;
+                    }
+                    LLVMGetNextInstruction(at)
+                };
+                self.stand(next);
+                let printed = self.widen(at, true);
+                // SAFETY: 64-bit integers in scope; a call that failed gives a
+                // length that the run-time takes for none.
+                let length = unsafe {
+                    let b = self.builder;
+                    let all = LLVMBuildAdd(b, printed, self.number(1), c"".as_ptr());
+                    match limit.map(|limit| self.widen(limit, false)) {
+                        Some(limit) => {
+                            let fits = LLVMBuildICmp(
+                                b,
+                                LLVMIntPredicate::LLVMIntSLT,
+                                all,
+                                limit,
+                                c"".as_ptr(),
+                            );
+                            let failed = LLVMBuildICmp(
+                                b,
+                                LLVMIntPredicate::LLVMIntSLE,
+                                all,
+                                none,
+                                c"".as_ptr(),
+                            );
+                            let written = LLVMBuildSelect(b, fits, all, limit, c"".as_ptr());
+                            LLVMBuildSelect(b, failed, none, written, c"".as_ptr())
+                        }
+                        None => all,
+                    }
+                };
+                let mut arguments = [
+                    self.integer(pointer),
+                    length,
+                    none,
+                    none,
+                    self.number(describe::WRITE),
+                ];
                 self.call(RANGE_MARK, &mut arguments, at);
             }
             Bulk::String { source, target } => {

@@ -193,9 +193,9 @@ pub fn read(function: LLVMValueRef, session: Session) -> Regions {
         }
         effect.bulk.retain(|bulk| {
             let pointer = match bulk {
-                effects::Bulk::Bytes { pointer, .. } | effects::Bulk::ByValue { pointer, .. } => {
-                    pointer
-                }
+                effects::Bulk::Bytes { pointer, .. }
+                | effects::Bulk::ByValue { pointer, .. }
+                | effects::Bulk::Printed { pointer, .. } => pointer,
                 effects::Bulk::String {
                     source,
                     target: None,

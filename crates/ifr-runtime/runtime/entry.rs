@@ -4,8 +4,21 @@
 //! kept, so the inline fast path spills nothing. `start`, `range` and `string`
 //! pass on where they return to (the site) and the caller's frame pointer.
 
-use crate::monitor::{self, Asker};
+use crate::monitor::{self, Asker, VERY_MANY};
+use crate::threads::{SITES, Thread};
 use core::arch::global_asm;
+
+/// A site that only reads is checked so many times, in a loop and elsewhere, and
+/// then every few times (paper 004, section 8: with a probability that falls with
+/// the number of its monitors).
+const WARM_IN_LOOP: i32 = 256;
+const WARM: i32 = 1 << 10;
+/// So many times in a thread that has started very many monitors.
+const WARM_AT_LAST: i32 = 64;
+/// A warm site that was due so many times is due a quarter as often from then on.
+const HOT: i32 = 1 << 10;
+/// And after so many times, a quarter of that.
+const VERY_HOT: i32 = 1 << 14;
 
 macro_rules! tls {
     () => {
@@ -94,9 +107,11 @@ macro_rules! keeping_registers {
 }
 
 // Before anything is saved: what may be left to chance mostly goes back from here
-// (see `monitor::not_drawn`, which says the same). The numbers are those of
+// (see `monitor::not_drawn`, which says the same; what others use as well a site
+// leaves out as often as `monitor::begin_again` allows). The numbers are those of
 // `shadow` (bit 16 of a slot is `SHARED`) and `threads::Local`; bit 22 of the
-// description is `ADAPTIVE`, bit 16 `WRITE`.
+// description is `ADAPTIVE`, bit 16 `WRITE`; `Thread::skips` lies 131,072 bytes
+// behind `Thread::counts`.
 keeping_registers!(
     "__deadheat_ifr_start",
     "__deadheat_ifr_start_slow",
@@ -114,7 +129,7 @@ keeping_registers!(
     "movabs rcx, 0x100000000840",
     "mov rax, qword ptr [rax + rcx]",
     "test rax, rax",
-    "je 3f",
+    "je 2f",
     "mov rcx, qword ptr fs:[r11 + 8]",
     "test rcx, rcx",
     "je 3f",
@@ -127,9 +142,9 @@ keeping_registers!(
     // Another's, or shared: only a read of what is only read.
     "5:",
     "test esi, 0x10000",
-    "jne 3f",
+    "jne 6f",
     "test eax, 0xff00",
-    "jne 3f",
+    "jne 6f",
     "2:",
     "mov eax, esi",
     "shr eax, 15",
@@ -137,18 +152,171 @@ keeping_registers!(
     "inc eax",
     "sub qword ptr fs:[r11 + 32], rax",
     "jle 3f",
+    "7:",
     "pop rcx",
     ".cfi_adjust_cfa_offset -8",
     "pop rax",
     ".cfi_adjust_cfa_offset -8",
     "ret",
     ".cfi_adjust_cfa_offset 16",
+    "6:",
+    "mov rcx, qword ptr fs:[r11 + 56]",
+    "mov rax, rsi",
+    "shr rax, 32",
+    "dec dword ptr [rcx + 4*rax + 0x20000]",
+    "jns 7b",
     "3:",
     "pop rcx",
     ".cfi_adjust_cfa_offset -8",
     "pop rax",
     ".cfi_adjust_cfa_offset -8",
     "4:"
+);
+// The whole of the inline check, for functions in which it would be too much code,
+// and for sites that read and are due now and then. Two entries: `due` first says
+// in how many turns the site is due again (each time until it is warm, then one in
+// 6 to 9, in a site that was due `HOT` times one in 21 to 33, and `VERY_HOT` times
+// one in 81 to 129); its count is in `Thread::counts`, times two, and odd once the
+// site is warm, and `Thread::turns` lies right behind. The words of
+// `threads::Local` are `now` (0), `thread` (16), `key` (24), `shares` (40), `capped` (48) and
+// `counts` (56); bit 18 of the description says that one granule has all bytes.
+global_asm!(
+    ".globl __deadheat_ifr_due",
+    ".type __deadheat_ifr_due,@function",
+    "__deadheat_ifr_due:",
+    ".cfi_startproc",
+    "push rax",
+    ".cfi_adjust_cfa_offset 8",
+    "push rcx",
+    ".cfi_adjust_cfa_offset 8",
+    "push rdx",
+    ".cfi_adjust_cfa_offset 8",
+    "mov r11, qword ptr [rip + __deadheat_ifr_tls@GOTTPOFF]",
+    "mov rcx, qword ptr fs:[r11 + 56]",
+    "mov rax, rsi",
+    "shr rax, 32",
+    "lea rcx, [rcx + 4*rax]",
+    "mov eax, dword ptr [rcx]",
+    "test al, 1",
+    "jne 2f",
+    "test esi, 0x800000",
+    "mov edx, {warm}",
+    "mov r11d, {warm_in_loop}",
+    "cmovne edx, r11d",
+    "mov r11, qword ptr [rip + __deadheat_ifr_tls@GOTTPOFF]",
+    "mov r11, qword ptr fs:[r11 + 16]",
+    "cmp qword ptr [r11 + {started}], {very_many}",
+    "mov r11d, {warm_at_last}",
+    "cmova edx, r11d",
+    "cmp eax, edx",
+    "jge 4f",
+    "2:",
+    "mov eax, dword ptr [rcx + {turns}]",
+    "inc eax",
+    "mov dword ptr [rcx + {turns}], eax",
+    // Not always the same turns: the epoch and the address stir.
+    "mov edx, edi",
+    "shr edx, 2",
+    "mov r11, qword ptr [rip + __deadheat_ifr_tls@GOTTPOFF]",
+    "mov r11, qword ptr fs:[r11]",
+    "shr r11, 16",
+    "xor edx, r11d",
+    "and edx, 6",
+    "add edx, 10",
+    "cmp eax, {hot}",
+    "jb 3f",
+    "shl edx, 2",
+    "cmp eax, {very_hot}",
+    "jb 3f",
+    "shl edx, 2",
+    "3:",
+    "or edx, 1",
+    "mov dword ptr [rcx], edx",
+    "4:",
+    "pop rdx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rax",
+    ".cfi_adjust_cfa_offset -8",
+    "jmp __deadheat_ifr_check",
+    ".cfi_endproc",
+    ".size __deadheat_ifr_due, . - __deadheat_ifr_due",
+    ".globl __deadheat_ifr_check",
+    ".type __deadheat_ifr_check,@function",
+    ".p2align 4",
+    "__deadheat_ifr_check:",
+    ".cfi_startproc",
+    "push rax",
+    ".cfi_adjust_cfa_offset 8",
+    "push rcx",
+    ".cfi_adjust_cfa_offset 8",
+    "push rdx",
+    ".cfi_adjust_cfa_offset 8",
+    "mov r11, qword ptr [rip + __deadheat_ifr_tls@GOTTPOFF]",
+    "mov rdx, qword ptr fs:[r11]",
+    "cmp rdx, 1",
+    "jbe 6f",
+    "2:",
+    "test esi, 0x40000",
+    "je 5f",
+    "mov ecx, esi",
+    "mov eax, 1",
+    "shl eax, cl",
+    "dec eax",
+    "test esi, 0x10000",
+    "je 3f",
+    "imul eax, eax, 0x101",
+    "3:",
+    "mov ecx, edi",
+    "and ecx, 7",
+    "shl eax, cl",
+    "or rax, -0x20000",
+    "movabs rcx, 0x3ffffffffff8",
+    "and rcx, rdi",
+    "movabs r11, 0x100000000840",
+    "xor rdx, qword ptr [rcx + r11]",
+    "test rdx, rax",
+    "jne 5f",
+    "4:",
+    "pop rdx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rax",
+    ".cfi_adjust_cfa_offset -8",
+    "ret",
+    ".cfi_adjust_cfa_offset 24",
+    "5:",
+    "pop rdx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rcx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rax",
+    ".cfi_adjust_cfa_offset -8",
+    "jmp __deadheat_ifr_start",
+    ".cfi_adjust_cfa_offset 24",
+    // No monitors are wanted, or there is a cap and the word is elsewhere.
+    "6:",
+    "jb 4b",
+    "mov rax, rsi",
+    "shr rax, 32",
+    "mov rcx, qword ptr fs:[r11 + 40]",
+    "mov rax, qword ptr [rcx + 8*rax]",
+    "cmp rax, qword ptr fs:[r11 + 24]",
+    "jae 4b",
+    "mov rdx, qword ptr fs:[r11 + 48]",
+    "jmp 2b",
+    ".cfi_endproc",
+    ".size __deadheat_ifr_check, . - __deadheat_ifr_check",
+    warm = const -2 * WARM,
+    warm_in_loop = const -2 * WARM_IN_LOOP,
+    warm_at_last = const -2 * WARM_AT_LAST,
+    started = const core::mem::offset_of!(Thread, started),
+    very_many = const VERY_MANY,
+    turns = const 4 * SITES as i32,
+    hot = const HOT,
+    very_hot = const VERY_HOT,
 );
 keeping_registers!(
     "__deadheat_ifr_string",

@@ -13,7 +13,7 @@ use crate::history::{Held, Noted, Side};
 use crate::shadow::{self, ACCESSED, SHARED, WRITTEN};
 use crate::threads::{self, Local, SITES, Thread, WORDS};
 use crate::{options, races, sys};
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 pub use ranges::{range, string};
 
 const MANY: u8 = 255;
@@ -37,8 +37,14 @@ const PUBLISHED: u64 = 8;
 /// So many monitors of a thread are not left to chance, whoever asks for them.
 const CERTAIN: u64 = 1 << 15;
 
+/// So many monitors of a site on what others use as well are certain (and so many
+/// in a thread that has started very many), and after so many more few are left.
+const CERTAIN_AT_SITE: u32 = 1 << 10;
+const CERTAIN_AT_LAST: u32 = 64;
+const MANY_AT_SITE: u32 = 1 << 14;
+
 /// From so many on a thread's monitors are left to chance more often.
-const VERY_MANY: u64 = 1 << 18;
+pub const VERY_MANY: u64 = 1 << 18;
 
 /// So many of a thread's monitors are always published.
 const ALL_PUBLISHED: u64 = 1 << 12;
@@ -54,6 +60,15 @@ const FIRST_PAUSES: u32 = 2;
 const PAUSES: u32 = 16;
 const ALL_PAUSES: u32 = 64;
 static PAUSED: AtomicU32 = AtomicU32::new(0);
+
+/// Later a thread waits now and then where another has used the same bytes and one
+/// of them writes: at most once in so many cycles, some 10 milliseconds, which is
+/// one percent of its time; all threads together three times as often, unless one
+/// has not waited for long. What two threads do at different times is found so.
+const PAUSE_CYCLES: u64 = 1 << 25;
+const ALL_PAUSE_CYCLES: u64 = 1 << 23;
+const SELDOM_CYCLES: u64 = 1 << 28;
+static LAST_PAUSE: AtomicU64 = AtomicU64::new(0);
 
 /// Who asks, from where.
 #[derive(Clone, Copy)]
@@ -150,7 +165,8 @@ fn shared_by(held: u64, me: u8) -> u64 {
 }
 
 /// One granule; `bytes` is the mask of those accessed. Its site is noted unless
-/// a walk was noted for it.
+/// a walk was noted for it. Says whether it is published and another thread has
+/// used the granule, and one of them writes.
 #[inline]
 unsafe fn granule<const NOTE: bool>(
     thread: &Thread,
@@ -160,7 +176,7 @@ unsafe fn granule<const NOTE: bool>(
     write: bool,
     size: u32,
     asker: Asker,
-) {
+) -> bool {
     // SAFETY: the tables are reserved while any `now` is not 0.
     let (slot, (slot_user, line_user)) = unsafe { (shadow::slot(address), shadow::page(address)) };
     let me = (now >> 56) as u8;
@@ -177,7 +193,7 @@ unsafe fn granule<const NOTE: bool>(
                 let shared = shared_by(slot.load(Ordering::Relaxed), me);
                 slot.store(now & !threads::LOW | shared | need, Ordering::Relaxed);
                 use_page(slot_user, me);
-                return;
+                return false;
             }
         } else if line != 0
             && (line >> 56) as u8 != me
@@ -199,12 +215,14 @@ unsafe fn granule<const NOTE: bool>(
     let held = slot.load(Ordering::Relaxed);
     if (held ^ now) >> threads::EPOCH == 0 {
         if held & need == need {
-            return;
+            return false;
         }
         if NOTE {
             note(thread, now, address, bytes, size, write, asker);
         }
         slot.store(held | need, Ordering::Relaxed);
+        use_page(slot_user, me);
+        false
     } else {
         let met = bytes & if write { held } else { held >> 8 };
         let owner = (held >> 56) as u8;
@@ -233,17 +251,16 @@ unsafe fn granule<const NOTE: bool>(
                     Ordering::Relaxed,
                 );
             }
-            return;
+            return false;
         }
         if NOTE {
             note(thread, now, address, bytes, size, write, asker);
         }
-        slot.store(
-            now & !threads::LOW | shared_by(held, me) | need,
-            Ordering::Relaxed,
-        );
+        let shared = shared_by(held, me);
+        slot.store(now & !threads::LOW | shared | need, Ordering::Relaxed);
+        use_page(slot_user, me);
+        shared != 0 && (write || held & 0xff00 != 0)
     }
-    use_page(slot_user, me);
 }
 
 /// Whether this monitor is one of those that need not be published.
@@ -253,15 +270,52 @@ fn started_many(thread: &Thread) -> bool {
     started > ALL_PUBLISHED && !started.is_multiple_of(PUBLISHED)
 }
 
-/// Waits, if the thread has not used the site before and may still wait.
+/// Waits, if the thread has not used the site before and may still wait, or if it
+/// is `shared` and it is time again.
 #[inline]
-fn pause(thread: &Thread, address: usize, place: usize) {
+fn pause(thread: &Thread, address: usize, place: usize, shared: bool) {
     // What lies on its own stack is seldom another's.
     let here = (&raw const address) as usize;
     let own = (here..thread.stack_top).contains(&address);
-    if thread.pauses.load(Ordering::Relaxed) < PAUSES && !own {
-        pause_once(thread, place % SITES);
+    if own {
+        return;
     }
+    if thread.pauses.load(Ordering::Relaxed) < PAUSES {
+        pause_once(thread, place % SITES);
+    } else if shared {
+        let left = thread.pause_in.load(Ordering::Relaxed);
+        if left == 0 {
+            pause_again(thread, place);
+        } else {
+            thread.pause_in.store(left - 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Whether somebody else decides when monitors run: no waiting then.
+fn sampling() -> bool {
+    options::SAMPLE.load(Ordering::Relaxed) < 100 || options::BUDGET.load(Ordering::Relaxed) != 0
+}
+
+#[cold]
+#[inline(never)]
+fn pause_again(thread: &Thread, place: usize) {
+    if sampling() {
+        thread.pause_in.store(u32::MAX, Ordering::Relaxed);
+        return;
+    }
+    let clock = sys::cycles();
+    let mine = clock.wrapping_sub(thread.paused_at.load(Ordering::Relaxed));
+    let all = clock.wrapping_sub(LAST_PAUSE.load(Ordering::Relaxed));
+    if mine < PAUSE_CYCLES || (mine < SELDOM_CYCLES && all < ALL_PAUSE_CYCLES) {
+        // The clock stirs the choice, so that every site has its turn.
+        let later = 8 + (clock as u32 >> 4 ^ place as u32) % 32;
+        thread.pause_in.store(later, Ordering::Relaxed);
+        return;
+    }
+    LAST_PAUSE.store(clock, Ordering::Relaxed);
+    thread.paused_at.store(clock, Ordering::Relaxed);
+    sys::sleep_micros(PAUSE_MICROS);
 }
 
 #[cold]
@@ -281,9 +335,7 @@ fn pause_once(thread: &Thread, place: usize) {
     }
     word.store(known | bit, Ordering::Relaxed);
     let pauses = thread.pauses.load(Ordering::Relaxed);
-    let sampling = options::SAMPLE.load(Ordering::Relaxed) < 100
-        || options::BUDGET.load(Ordering::Relaxed) != 0;
-    if sampling || PAUSED.fetch_add(1, Ordering::Relaxed) >= ALL_PAUSES {
+    if sampling() || PAUSED.fetch_add(1, Ordering::Relaxed) >= ALL_PAUSES {
         thread.pauses.store(PAUSES, Ordering::Relaxed);
         return;
     }
@@ -321,7 +373,7 @@ fn note(
     fence(Ordering::Release);
 }
 
-/// Granule by granule over `lo..hi`.
+/// Granule by granule over `lo..hi`; says whether one of them is shared.
 unsafe fn granules<const NOTE: bool>(
     thread: &Thread,
     now: u64,
@@ -330,15 +382,17 @@ unsafe fn granules<const NOTE: bool>(
     write: bool,
     size: u32,
     asker: Asker,
-) {
+) -> bool {
     let mut at = lo;
+    let mut shared = false;
     while at < hi {
         let end = ((at | 7) + 1).min(hi);
         let bytes = ((1u64 << (end - at)) - 1) << (at & 7);
         // SAFETY: the caller's promise.
-        unsafe { granule::<NOTE>(thread, now, at, bytes, write, size, asker) };
+        shared |= unsafe { granule::<NOTE>(thread, now, at, bytes, write, size, asker) };
         at = end;
     }
+    shared
 }
 
 /// Whether `cap` leaves this site a monitor. A site that has used up its share
@@ -404,9 +458,9 @@ fn refill_lottery(thread: &Thread, local: &Local, address: usize, asker: Asker) 
     }
 }
 
-/// Whether a monitor is left to chance and not drawn: what only this thread has
-/// ever used, or what others only read, is monitored again with some probability only (paper 004, section 8), written
-/// bytes more often than those that are read. The same as at the entry of
+/// Whether a monitor is left to chance and not drawn: what no other thread has
+/// ever used, or what others only read, is monitored with some probability only
+/// (paper 004, section 8), written bytes more often than those that are read. The same as at the entry of
 /// `__deadheat_ifr_start`.
 ///
 /// # Safety
@@ -424,7 +478,7 @@ unsafe fn not_drawn(
     let held = unsafe { shadow::slot(address) }.load(Ordering::Relaxed);
     let mine = (held ^ now) >> 56 == 0;
     let alone = mine && held & SHARED == 0;
-    if held == 0 || (!alone && (write || held & 0xff00 != 0)) {
+    if held != 0 && !alone && (write || held & 0xff00 != 0) {
         return false;
     }
     let left = local.lottery.load(Ordering::Relaxed) as i64 - if write { 3 } else { 1 };
@@ -434,6 +488,28 @@ unsafe fn not_drawn(
     }
     refill_lottery(thread, local, address, asker);
     false
+}
+
+/// How many monitors the site may leave out on what others use as well: none at
+/// first, then two of three, and of very many five to eight.
+#[inline]
+fn begin_again(thread: &Thread, address: usize, place: usize) {
+    let place = place % SITES;
+    let (Some(starts), Some(skips)) = (thread.starts.get(place), thread.skips.get(place)) else {
+        return;
+    };
+    let started = starts.load(Ordering::Relaxed).saturating_add(1);
+    starts.store(started, Ordering::Relaxed);
+    let certain = match thread.started.load(Ordering::Relaxed) {
+        ..VERY_MANY => CERTAIN_AT_SITE,
+        _ => CERTAIN_AT_LAST,
+    };
+    let left_out = match started {
+        _ if started < certain => 0,
+        ..MANY_AT_SITE => 2,
+        _ => 5 + (address >> 3 & 3) as u32,
+    };
+    skips.store(left_out, Ordering::Relaxed);
 }
 
 /// A monitor on `size` bytes; the slow side of the inline check.
@@ -449,16 +525,18 @@ pub fn start(address: usize, description: u64, asker: Asker) {
     let spent = Spent::begin();
     if description & ADAPTIVE != 0 {
         refill_lottery(thread, local, address, asker);
+        begin_again(thread, address, (description >> PLACE) as usize);
     }
+    let mut shared = false;
     if within_cap(thread, local, (description >> PLACE) as usize) {
         let size = (description & 0xffff) as usize;
         let write = description & WRITE != 0;
         count(thread, local);
         // SAFETY: `now` is not 0, so the tables are reserved.
-        unsafe {
+        shared = unsafe {
             if (address & 7) + size <= 8 {
                 let bytes = ((1u64 << size) - 1) << (address & 7);
-                granule::<true>(thread, now, address, bytes, write, size as u32, asker);
+                granule::<true>(thread, now, address, bytes, write, size as u32, asker)
             } else {
                 granules::<true>(
                     thread,
@@ -468,12 +546,12 @@ pub fn start(address: usize, description: u64, asker: Asker) {
                     write,
                     size as u32,
                     asker,
-                );
+                )
             }
-        }
+        };
     }
     spent.end(thread);
-    pause(thread, address, (description >> PLACE) as usize);
+    pause(thread, address, (description >> PLACE) as usize, shared);
     thread.busy.store(false, Ordering::Relaxed);
 }
 
@@ -573,6 +651,8 @@ pub fn free(address: usize, size: usize, asker: Asker) {
         return;
     }
     let me = (now >> 56) as u8;
+    // A slot that names its thread and no epoch is no monitor; it says that the
+    // bytes were this thread's alone, as they mostly will be again.
     let stop = size > SMALL;
     let hi = address + size.min(LOOKED_AT);
     let mut page = address;
@@ -611,12 +691,13 @@ pub fn free(address: usize, size: usize, asker: Asker) {
                     at += 64;
                 }
             }
-            if !stop && (single == me || single == MANY) {
+            if single == MANY || (!stop && single == me) {
                 let mut at = page & !7;
                 while at < end {
                     let slot = shadow::slot(at);
-                    if (slot.load(Ordering::Relaxed) >> 56) as u8 == me {
-                        slot.store(0, Ordering::Relaxed);
+                    let held = slot.load(Ordering::Relaxed);
+                    if held & SHARED != 0 || (!stop && (held >> 56) as u8 == me) {
+                        slot.store(now & (0xff << 56), Ordering::Relaxed);
                     }
                     at += 8;
                 }

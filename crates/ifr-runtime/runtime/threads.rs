@@ -61,7 +61,7 @@ pub struct Local {
     /// Under `cap` what `now` is otherwise, which is `CAPPED` then: the inline
     /// code asks for the shares only where it finds that.
     pub capped: AtomicU64,
-    /// One word per site: see `sampled` of the pass.
+    /// One word per site: see `__deadheat_ifr_due`.
     pub counts: AtomicPtr<AtomicU32>,
 }
 
@@ -133,6 +133,12 @@ pub struct Thread {
     pub accounts: [Account; SITES],
     pub shares: [AtomicU64; SITES],
     pub counts: [AtomicU32; SITES],
+    /// How often each of them was due since it is warm. Right behind `counts`.
+    pub turns: [AtomicU32; SITES],
+    /// How many monitors each site may still leave out on what others use as well,
+    /// and how many it has started. Right behind `turns`.
+    pub skips: [AtomicU32; SITES],
+    pub starts: [AtomicU32; SITES],
     /// Processor cycles in the run-time, under `budget`.
     pub spent: AtomicU64,
     /// Return addresses of the call that created it, innermost first.
@@ -155,7 +161,17 @@ pub struct Thread {
     /// Sites that were used by this thread before, and pauses so far.
     pub known: [AtomicU64; SITES / 64],
     pub pauses: AtomicU32,
+    /// When it last paused on what others use as well, by the processor's clock,
+    /// and how many monitors later it looks at that clock again.
+    pub paused_at: AtomicU64,
+    pub pause_in: AtomicU32,
 }
+
+// `entry` takes it to be so.
+const _: () = assert!(
+    core::mem::offset_of!(Thread, turns) == core::mem::offset_of!(Thread, counts) + 4 * SITES
+        && core::mem::offset_of!(Thread, skips) == core::mem::offset_of!(Thread, turns) + 4 * SITES
+);
 
 impl Thread {
     /// Marks the record as in use; true if it was already. Only this thread

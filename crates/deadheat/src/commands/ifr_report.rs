@@ -5,6 +5,7 @@ use super::Failure;
 use ifr_runtime::log::{End, Kind, Log, LoggedRace, Side};
 use race::{Access, AccessKind, Frame, Place, Race, Report};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::Read;
 use std::path::PathBuf;
 use symbols::ModuleMap;
@@ -66,8 +67,9 @@ fn place(map: &ModuleMap, address: u64) -> Option<Place> {
 }
 
 fn name(map: &ModuleMap, races: &[LoggedRace]) -> Vec<Race> {
-    // Inlining makes many sites of one source line: the same race.
-    let mut known: HashMap<String, usize> = HashMap::new();
+    // Inlining makes many sites of one source line: the same race, unless it is
+    // about another variable.
+    let mut known: HashMap<(String, String), usize> = HashMap::new();
     let mut named: Vec<Race> = Vec::new();
     for logged in races {
         let [first, second] = logged.sides.as_slice() else {
@@ -79,10 +81,12 @@ fn name(map: &ModuleMap, races: &[LoggedRace]) -> Vec<Race> {
         ];
         let mut race = Race::new(0, logged.instances, accesses);
         race.place = place(map, logged.address);
-        match known.get(&race.fingerprint.0) {
-            Some(&index) => named[index].instances += race.instances,
-            None => {
-                known.insert(race.fingerprint.0.clone(), named.len());
+        let path = race.place.as_ref().map_or("", |place| &place.description);
+        let variable = path.split(['.', '[', '+']).next().unwrap_or(path);
+        match known.entry((race.fingerprint.0.clone(), variable.to_string())) {
+            Entry::Occupied(index) => named[*index.get()].instances += race.instances,
+            Entry::Vacant(vacant) => {
+                vacant.insert(named.len());
                 named.push(race);
             }
         }

@@ -14,6 +14,8 @@ use core::sync::atomic::{Ordering, fence};
 
 /// Shorter rows are monitored by their granules.
 const SHORT_ROW: usize = 128;
+/// Longer ones are not left to chance.
+const CHANCE_ROW: usize = 1024;
 /// How much of a row is monitored under `cap`.
 const CAPPED_ROW: usize = 1024;
 
@@ -123,7 +125,7 @@ struct Rows {
 }
 
 /// Rows that are too short to be lines: a field of each structure, a column.
-unsafe fn short_rows(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: Asker) {
+unsafe fn short_rows(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: Asker) -> bool {
     let walk = Walk {
         lo: rows.lo,
         hi: rows
@@ -136,17 +138,19 @@ unsafe fn short_rows(thread: &mut Thread, now: u64, rows: Rows, write: bool, ask
         row: rows.length,
     };
     if thread.walks.contains(&walk) {
-        return;
+        return false;
     }
+    let mut shared = false;
     let mut at = rows.lo;
     for _ in 0..rows.count {
         let end = at.wrapping_add(rows.length);
         let size = rows.length as u32;
         // SAFETY: the caller's promise.
-        unsafe { granules::<false>(thread, now, at, end, write, size, asker) };
+        shared |= unsafe { granules::<false>(thread, now, at, end, write, size, asker) };
         at = at.wrapping_add(rows.stride);
     }
     remember(thread, walk);
+    shared
 }
 
 /// `rows` rows of `length` bytes, `stride` apart (0 rows: just one).
@@ -165,8 +169,10 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
     // SAFETY: `now` is not 0, so the tables are reserved.
     let passed_by = description & ADAPTIVE != 0
         && rows <= 1
-        && length < SHORT_ROW
+        && length < CHANCE_ROW
+        && unsafe { not_walked_by_others(now, lo, length) }
         && unsafe { not_drawn(thread, local, now, lo, write, asker) };
+    let mut shared = false;
     if !passed_by && within_cap(thread, local, (description >> PLACE) as usize) {
         count(thread, local);
         let rows = Rows {
@@ -176,11 +182,21 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
             count: rows.max(1),
         };
         // SAFETY: `now` is not 0, so the tables are reserved.
-        unsafe { walk(thread, now, rows, write, asker) };
+        shared = unsafe { walk(thread, now, rows, write, asker) };
     }
     spent.end(thread);
-    pause(thread, lo, (description >> PLACE) as usize);
+    pause(thread, lo, (description >> PLACE) as usize, shared);
     thread.busy.store(false, Ordering::Relaxed);
+}
+
+/// Whether no other thread has a walk over the first and the last of the bytes.
+unsafe fn not_walked_by_others(now: u64, lo: usize, length: usize) -> bool {
+    // SAFETY: the caller's promise.
+    let (first, last) = unsafe { (shadow::line(lo), shadow::line(lo + length - 1)) };
+    [first, last].into_iter().all(|line| {
+        let held = line.load(Ordering::Relaxed);
+        held == 0 || (held ^ now) >> 56 == 0
+    })
 }
 
 /// Whether every granule of `lo..hi` has this thread's monitor already.
@@ -200,11 +216,34 @@ unsafe fn all_active(now: u64, lo: usize, hi: usize, write: bool) -> bool {
     true
 }
 
-/// Monitors on all rows, or under `cap` on a sample of them.
+/// Whether every line of `lo..hi`, and every granule of what is left over, has this
+/// thread's monitor already.
+unsafe fn all_covered(now: u64, lo: usize, hi: usize, write: bool) -> bool {
+    let flags = ACCESSED | if write { WRITTEN } else { 0 };
+    // SAFETY: the caller's promise.
+    let by_line = |at: usize| {
+        let held = unsafe { shadow::line(at) }.load(Ordering::Relaxed);
+        (held ^ now) & (!threads::LOW | flags) == 0
+    };
+    let mut at = lo;
+    while at < hi {
+        let end = ((at | 63) + 1).min(hi);
+        let whole = end - at == 64;
+        // SAFETY: the caller's promise.
+        if !by_line(at) && (whole || !unsafe { all_active(now, at, end, write) }) {
+            return false;
+        }
+        at = end;
+    }
+    true
+}
+
+/// Monitors on all rows, or under `cap` on a sample of them. Says whether another
+/// thread has used a short one of them.
 ///
 /// # Safety
 /// The tables must be reserved.
-unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: Asker) {
+unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: Asker) -> bool {
     let Rows {
         lo,
         length,
@@ -216,18 +255,20 @@ unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: As
         // SAFETY: the caller's promise.
         unsafe {
             if all_active(now, lo, hi, write) {
-                return;
+                return false;
             }
             if length <= 16 {
-                granules::<true>(thread, now, lo, hi, write, size, asker);
-                return;
+                return granules::<true>(thread, now, lo, hi, write, size, asker);
             }
             let noted = noted(thread, now, write, asker);
             thread.history.note_walk(lo, hi, 0, 0, noted);
             fence(Ordering::Release);
-            granules::<false>(thread, now, lo, hi, write, size, asker);
+            return granules::<false>(thread, now, lo, hi, write, size, asker);
         }
-        return;
+    }
+    // SAFETY: the caller's promise.
+    if count == 1 && unsafe { all_covered(now, lo, lo.wrapping_add(length), write) } {
+        return false;
     }
     let end = lo
         .wrapping_add(stride.wrapping_mul(count - 1))
@@ -260,8 +301,7 @@ unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: As
     // SAFETY: the caller's promise.
     unsafe {
         if taken.length < SHORT_ROW {
-            short_rows(thread, now, taken, write, asker);
-            return;
+            return short_rows(thread, now, taken, write, asker);
         }
         let mut at = taken.lo;
         for _ in 0..taken.count {
@@ -269,6 +309,7 @@ unsafe fn walk(thread: &mut Thread, now: u64, rows: Rows, write: bool, asker: As
             at = at.wrapping_add(taken.stride);
         }
     }
+    false
 }
 
 /// A string is read, and perhaps copied. Above the 32 bits of `place`: whether it
