@@ -280,9 +280,10 @@ fn pause(thread: &Thread, address: usize, place: usize, shared: bool) {
     if own {
         return;
     }
-    if thread.pauses.load(Ordering::Relaxed) < PAUSES {
-        pause_once(thread, place % SITES);
-    } else if shared {
+    if thread.pauses.load(Ordering::Relaxed) < PAUSES && pause_once(thread, place % SITES) {
+        return;
+    }
+    if shared {
         let left = thread.pause_in.load(Ordering::Relaxed);
         if left == 0 {
             pause_again(thread, place);
@@ -318,11 +319,12 @@ fn pause_again(thread: &Thread, place: usize) {
     sys::sleep_micros(PAUSE_MICROS);
 }
 
+/// Says whether it has waited.
 #[cold]
 #[inline(never)]
-fn pause_once(thread: &Thread, place: usize) {
+fn pause_once(thread: &Thread, place: usize) -> bool {
     let Some(word) = thread.known.get(place / 64) else {
-        return;
+        return false;
     };
     let known = word.load(Ordering::Relaxed);
     let bit = 1 << (place % 64);
@@ -331,13 +333,13 @@ fn pause_once(thread: &Thread, place: usize) {
         if thread.started.load(Ordering::Relaxed) > ALL_PUBLISHED {
             thread.pauses.store(PAUSES, Ordering::Relaxed);
         }
-        return;
+        return false;
     }
     word.store(known | bit, Ordering::Relaxed);
     let pauses = thread.pauses.load(Ordering::Relaxed);
     if sampling() || PAUSED.fetch_add(1, Ordering::Relaxed) >= ALL_PAUSES {
         thread.pauses.store(PAUSES, Ordering::Relaxed);
-        return;
+        return false;
     }
     thread.pauses.store(pauses + 1, Ordering::Relaxed);
     sys::sleep_micros(if pauses < FIRST_PAUSES {
@@ -345,6 +347,7 @@ fn pause_once(thread: &Thread, place: usize) {
     } else {
         PAUSE_MICROS
     });
+    true
 }
 
 fn noted(thread: &Thread, now: u64, write: bool, asker: Asker) -> Noted {
