@@ -5,9 +5,10 @@
 //!
 //! One channel per pipe, socket pair, event counter and queue, one for all other
 //! sockets (who is connected to whom may be decided outside): sometimes too much
-//! order, never too little; and one for signals. The number of a socket is a channel as well: it is
-//! given out again only after it was closed, and servers keep what belongs to a
-//! connection in tables by that number. Files carry no order.
+//! order, never too little; and one for signals. The number of a socket is a
+//! channel as well: it is given out again only after it was closed, and servers
+//! keep what belongs to a connection in tables by that number. Files carry no
+//! order.
 
 use super::{Checker, Engine, Thread};
 use crate::clock::VectorClock;
