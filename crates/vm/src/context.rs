@@ -10,6 +10,7 @@
 //! sees guest state in machine registers and cannot damage it.
 
 use crate::layout;
+use crate::vector::{self, VectorState, guest_xcr0};
 use std::arch::global_asm;
 use std::mem::offset_of;
 
@@ -82,6 +83,12 @@ pub struct Context {
     exit_routine: u64,
     xsave_area: u64,
     xsave_mask: u64,
+    /// Vector registers are saved by hand (`QUICK`, `QUICK_512`).
+    quick: u64,
+    /// Where the components are that have no place of their own by definition.
+    opmask_at: u64,
+    upper_at: u64,
+    high_at: u64,
     /// What a host signal handler took from `remaining` to end the slice:
     /// nothing or `BREAK`.
     pub broken: i64,
@@ -150,11 +157,28 @@ context_offsets! {
     EXIT_ROUTINE = exit_routine;
     XSAVE_AREA = xsave_area;
     XSAVE_MASK = xsave_mask;
+    QUICK = quick;
+    OPMASK_AT = opmask_at;
+    UPPER_AT = upper_at;
+    HIGH_AT = high_at;
 }
+
+/// There are vector registers of 256 bits.
+const QUICK: u64 = 1;
+/// Of 512 bits, 32 of them, and mask registers of 64 bits.
+const QUICK_512: u64 = 2;
 
 // enter: host state goes to the host stack, guest state to the machine.
 // exit: reached by a jump from the cache's common exit, which has already
 // saved the guest's rsp and loaded the host's.
+//
+// xsave and xrstor take 80 ns each, moves by hand 15: those are used unless the
+// x87 unit is in use, or the registers of 512 bits are not, where there are
+// such. The area has the format of xsave all the same. Which components are in
+// use (XINUSE; bits 2 and 6 the upper parts of registers 0 to 15, 5 masks, 7
+// registers 16 to 31) is the guest's to see: its own xsave writes it to memory.
+// So on the way in it is compared with what was saved, and xrstor has the last
+// word.
 global_asm!(
     ".global deadheat_vm_enter",
     "deadheat_vm_enter:",
@@ -174,9 +198,67 @@ global_asm!(
     "mov rax, gs:[{fs_base}]",
     "wrfsbase rax",
     "mov rcx, gs:[{xsave_area}]",
+    "mov r8, [rcx + 512]",
+    "mov rdx, gs:[{quick}]",
+    "test edx, {has_256}",
+    "jz 20f",
+    "mov eax, r8d",
+    "and eax, 3",
+    "cmp eax, 2",
+    "jne 20f",
+    "mov eax, r8d",
+    "and eax, 0x44",
+    "cmp eax, 0x40",
+    "je 20f",
+    "test edx, {has_512}",
+    "jz 21f",
+    "mov eax, r8d",
+    "and eax, 0xa0",
+    "cmp eax, 0xa0",
+    "jne 20f",
+    "mov rsi, gs:[{high_at}]",
+    "add rsi, rcx",
+    ".irp n, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31",
+    "vmovdqu64 zmm\\n, [rsi + 64 * (\\n - 16)]",
+    ".endr",
+    "mov rsi, gs:[{opmask_at}]",
+    "add rsi, rcx",
+    ".irp n, 0, 1, 2, 3, 4, 5, 6, 7",
+    "kmovq k\\n, [rsi + 8 * \\n]",
+    ".endr",
+    "21:",
+    "ldmxcsr [rcx + 24]",
+    "vzeroupper",
+    "test r8d, 0x44",
+    "jnz 22f",
+    ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "movaps xmm\\n, [rcx + 160 + 16 * \\n]",
+    ".endr",
+    "jmp 24f",
+    "22:",
+    ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "vmovdqa xmm\\n, [rcx + 160 + 16 * \\n]",
+    "vinsertf128 ymm\\n, ymm\\n, [rcx + 576 + 16 * \\n], 1",
+    ".endr",
+    "test r8d, 0x40",
+    "jz 24f",
+    "mov rsi, gs:[{upper_at}]",
+    "add rsi, rcx",
+    ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "vinserti64x4 zmm\\n, zmm\\n, [rsi + 32 * \\n], 1",
+    ".endr",
+    "24:",
+    "mov ecx, 1",
+    "xgetbv",
+    "xor eax, r8d",
+    "test eax, 0xe7",
+    "jz 29f",
+    "mov rcx, gs:[{xsave_area}]",
+    "20:",
     "mov eax, gs:[{xsave_mask}]",
     "mov edx, gs:[{xsave_mask} + 4]",
     "xrstor64 [rcx]",
+    "29:",
     // Flags that are not arithmetic (trap, direction, alignment) are rare, and
     // popf is slow.
     "test dword ptr gs:[{rflags}], {special}",
@@ -237,6 +319,60 @@ global_asm!(
     "mov gs:[{fs_base}], rax",
     "mov rax, gs:[{host_fs}]",
     "wrfsbase rax",
+    "mov r8, gs:[{quick}]",
+    "test r8d, {has_256}",
+    "jz 30f",
+    "mov ecx, 1",
+    "xgetbv",
+    "and eax, gs:[{xsave_mask}]",
+    "mov ecx, eax",
+    "and ecx, 3",
+    "cmp ecx, 2",
+    "jne 30f",
+    "mov ecx, eax",
+    "and ecx, 0x44",
+    "cmp ecx, 0x40",
+    "je 30f",
+    "mov rcx, gs:[{xsave_area}]",
+    "test r8d, {has_512}",
+    "jz 31f",
+    "mov edx, eax",
+    "and edx, 0xa0",
+    "cmp edx, 0xa0",
+    "jne 30f",
+    "mov rsi, gs:[{high_at}]",
+    "add rsi, rcx",
+    ".irp n, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31",
+    "vmovdqu64 [rsi + 64 * (\\n - 16)], zmm\\n",
+    ".endr",
+    "mov rsi, gs:[{opmask_at}]",
+    "add rsi, rcx",
+    ".irp n, 0, 1, 2, 3, 4, 5, 6, 7",
+    "kmovq [rsi + 8 * \\n], k\\n",
+    ".endr",
+    "test eax, 0x40",
+    "jz 31f",
+    "mov rsi, gs:[{upper_at}]",
+    "add rsi, rcx",
+    ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "vextracti64x4 [rsi + 32 * \\n], zmm\\n, 1",
+    ".endr",
+    "31:",
+    "stmxcsr [rcx + 24]",
+    ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "movaps [rcx + 160 + 16 * \\n], xmm\\n",
+    ".endr",
+    "test eax, 4",
+    "jz 32f",
+    ".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15",
+    "vextractf128 [rcx + 576 + 16 * \\n], ymm\\n, 1",
+    ".endr",
+    "vzeroupper",
+    "32:",
+    "mov [rcx + 512], rax",
+    "ldmxcsr [rsp]",
+    "jmp 5f",
+    "30:",
     "mov rcx, gs:[{xsave_area}]",
     "mov eax, gs:[{xsave_mask}]",
     "mov edx, gs:[{xsave_mask} + 4]",
@@ -271,62 +407,18 @@ global_asm!(
     host_fs = const offset::HOST_FS,
     xsave_area = const offset::XSAVE_AREA,
     xsave_mask = const offset::XSAVE_MASK,
+    quick = const offset::QUICK,
+    has_256 = const QUICK,
+    has_512 = const QUICK_512,
+    opmask_at = const offset::OPMASK_AT,
+    upper_at = const offset::UPPER_AT,
+    high_at = const offset::HIGH_AT,
     special = const 0x40500,
 );
 
 unsafe extern "C" {
     fn deadheat_vm_enter(target: u64);
     fn deadheat_vm_exit();
-}
-
-/// XSAVE components the guest has: x87, SSE, AVX, AVX-512 (opmask, upper
-/// halves, high registers) and PKRU. AMX tiles are left out: they need a
-/// permission the vm does not ask for, and CPUID hides them.
-const GUEST_COMPONENTS: u64 = 0x2e7;
-
-/// Upper bound of the XSAVE area for `GUEST_COMPONENTS` in standard format.
-pub const XSAVE_SIZE: usize = 2816;
-
-/// Vector and x87 state of a guest thread, in the machine's XSAVE format.
-#[derive(Clone, PartialEq, Eq)]
-#[repr(C, align(64))]
-pub struct VectorState {
-    pub bytes: [u8; XSAVE_SIZE],
-}
-
-/// Offset and length of the x87 opcode, instruction and data pointers in an
-/// XSAVE area.
-pub const X87_POINTERS: (u64, usize) = (6, 18);
-
-impl VectorState {
-    /// The pointers are addresses in the code cache: nobody shall see them.
-    fn clear_x87_pointers(&mut self) {
-        let (at, length) = X87_POINTERS;
-        self.bytes[at as usize..][..length].fill(0);
-    }
-}
-
-impl Default for VectorState {
-    /// The state in which Linux starts a process.
-    fn default() -> Self {
-        let mut state = VectorState {
-            bytes: [0; XSAVE_SIZE],
-        };
-        state.bytes[0..2].copy_from_slice(&0x37fu16.to_le_bytes());
-        state.bytes[24..28].copy_from_slice(&0x1f80u32.to_le_bytes());
-        // XSTATE_BV: SSE is taken from the area, the rest is in its initial
-        // configuration.
-        state.bytes[512] = 2;
-        state
-    }
-}
-
-/// XCR0 as the guest may see it.
-pub fn guest_xcr0() -> u64 {
-    // SAFETY: XGETBV exists wherever XSAVE does, which `Context::install`
-    // has checked.
-    let xcr0 = unsafe { std::arch::x86_64::_xgetbv(0) };
-    xcr0 & GUEST_COMPONENTS
 }
 
 impl Context {
@@ -358,6 +450,11 @@ impl Context {
         context.known.install();
         context.exit_routine = deadheat_vm_exit as *const () as u64;
         context.xsave_mask = guest_xcr0();
+        context.quick = quick_registers();
+        let place = |part| vector::component(part).start as u64;
+        context.opmask_at = place(vector::OPMASK);
+        context.upper_at = place(vector::UPPER_512);
+        context.high_at = place(vector::HIGH_512);
         Ok(context)
     }
 
@@ -374,6 +471,21 @@ impl Context {
         // calling convention preserves.
         unsafe { deadheat_vm_enter(target) }
         vector.clear_x87_pointers();
+    }
+}
+
+/// Which vector registers can be saved by hand: all that the guest has, or none
+/// (protection keys are left to xsave).
+fn quick_registers() -> u64 {
+    const AVX: u64 = 0x7;
+    const AVX_512: u64 = 0xe7;
+    // Leaf 0xd exists wherever XSAVE does. Bit 2: XGETBV tells what is in use.
+    let tells = std::arch::x86_64::__cpuid_count(0xd, 1).eax & 4 != 0;
+    match guest_xcr0() {
+        _ if !tells => 0,
+        AVX => QUICK,
+        AVX_512 if std::is_x86_feature_detected!("avx512bw") => QUICK | QUICK_512,
+        _ => 0,
     }
 }
 

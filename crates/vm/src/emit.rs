@@ -123,6 +123,13 @@ impl Emitter {
         self.raw(&displacement.to_le_bytes());
     }
 
+    /// `cmp qword gs:[index << log + displacement], 0`
+    pub fn gs_scaled_is_zero(&mut self, index: Reg, log: u8, displacement: u32) {
+        const COMPARE: Reg = 7;
+        self.gs_scaled(0x83, COMPARE, index, log, displacement);
+        self.bytes.push(0);
+    }
+
     /// `mov reg, imm`, in the shortest form.
     pub fn load_imm(&mut self, reg: Reg, value: u64) {
         if let Ok(small) = u32::try_from(value) {

@@ -2,11 +2,12 @@
 //! in every run: cpuid, time stamps, random numbers, and a few that concern
 //! registers the vm has taken.
 
-use crate::context::{X87_POINTERS, guest_xcr0, reg};
+use crate::context::reg;
 use crate::io::tag;
 use crate::kernel::signal::SI_KERNEL;
 use crate::machine::{Vm, is_canonical};
 use crate::schedule::SliceEnd;
+use crate::vector::{X87_POINTERS, guest_xcr0};
 use crate::{Error, memory};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, Register};
 

@@ -25,9 +25,10 @@ const STATUS: u32 = RflagsBits::OF
     | RflagsBits::PF;
 
 /// Flags surely overwritten by `instruction`. Shifts by zero and repeated
-/// comparisons of nothing leave flags alone; bit tests, bit scans and
-/// divisions leave the flags alone that the manual calls undefined after them
-/// (some processors do, and the guest shall see what its processor does).
+/// comparisons of nothing leave flags alone; bit tests, bit scans,
+/// multiplications and divisions leave the flags alone that the manual calls
+/// undefined after them (some processors do, and the guest shall see what its
+/// processor does).
 fn killed(instruction: &Instruction) -> u32 {
     use Mnemonic::*;
     let may_do_nothing = match instruction.mnemonic() {
@@ -43,7 +44,7 @@ fn killed(instruction: &Instruction) -> u32 {
         Cmpsb | Cmpsw | Cmpsd | Cmpsq | Scasb | Scasw | Scasd | Scasq => {
             instruction.has_rep_prefix() || instruction.has_repne_prefix()
         }
-        Bt | Bts | Btr | Btc | Bsf | Bsr | Div | Idiv => {
+        Bt | Bts | Btr | Btc | Bsf | Bsr | Lzcnt | Tzcnt | Mul | Imul | Div | Idiv => {
             return instruction.rflags_modified() & !instruction.rflags_undefined() & STATUS;
         }
         _ => false,
@@ -188,6 +189,12 @@ mod tests {
     fn undefined_flags_that_survive_are_alive() {
         // bt eax, 1; jmp
         assert_eq!(fate(&[0x0f, 0xba, 0xe0, 0x01, 0xeb, 0x00]), Fate::Open);
+        // imul eax, ecx; jmp
+        assert_eq!(fate(&[0x0f, 0xaf, 0xc1, 0xeb, 0x00]), Fate::Open);
+        // mul ecx; jmp
+        assert_eq!(fate(&[0xf7, 0xe1, 0xeb, 0x00]), Fate::Open);
+        // tzcnt eax, ecx; jmp
+        assert_eq!(fate(&[0xf3, 0x0f, 0xbc, 0xc1, 0xeb, 0x00]), Fate::Open);
         // idiv r12d; jmp
         assert_eq!(fate(&[0x41, 0xf7, 0xfc, 0xeb, 0x00]), Fate::Seen);
     }

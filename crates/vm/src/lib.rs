@@ -20,6 +20,7 @@ pub mod record;
 pub mod schedule;
 pub mod space;
 pub mod thread;
+pub mod vector;
 pub mod watch;
 
 mod cache;

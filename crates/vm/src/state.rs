@@ -11,6 +11,7 @@ use crate::layout::PAGE;
 use crate::machine::Vm;
 use crate::memory;
 use crate::space::Mapping;
+use crate::vector::{HIGH_512, OPMASK, UPPER_256, UPPER_512, component};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -87,17 +88,11 @@ impl Vm {
         }
         // mxcsr
         hash.update(&bytes[24..28]);
-        // (component, offset, length) in the standard format.
-        let components = [
-            (1, 160, 256),
-            (2, 576, 256),
-            (5, 1088, 64),
-            (6, 1152, 512),
-            (7, 1664, 1024),
-        ];
-        for (component, offset, length) in components {
-            let part = &bytes[offset..offset + length];
-            let used = in_use & (1 << component) != 0 && part.iter().any(|byte| *byte != 0);
+        let wide =
+            [UPPER_256, OPMASK, UPPER_512, HIGH_512].map(|number| (number, component(number)));
+        for (number, place) in [(1, 160..416)].into_iter().chain(wide) {
+            let part = &bytes[place];
+            let used = in_use & (1 << number) != 0 && part.iter().any(|byte| *byte != 0);
             hash.update(&[u8::from(used)]);
             if used {
                 hash.update(part);
@@ -191,11 +186,11 @@ impl Vm {
         add(0, 32, 16);
         for number in 0..16 {
             add(1, 160 + 16 * number, 2);
-            add(2, 576 + 16 * number, 2);
-            add(6, 1152 + 32 * number, 4);
+            add(UPPER_256, 576 + 16 * number, 2);
+            add(UPPER_512, component(UPPER_512).start + 32 * number, 4);
         }
-        add(7, 1664, 128);
-        add(5, 1088, 8);
+        add(HIGH_512, component(HIGH_512).start, 128);
+        add(OPMASK, component(OPMASK).start, 8);
         words.push(word(24) & 0xffff_ffff);
         words
     }

@@ -1,10 +1,11 @@
 //! Guest threads: registers, what they wait for, what the kernel keeps per
 //! thread.
 
-use crate::context::{Registers, VectorState};
+use crate::context::Registers;
 use crate::kernel::process::Vforked;
 use crate::kernel::signal::ThreadSignals;
 use crate::kernel::{Call, Opening};
+use crate::vector::VectorState;
 
 /// A guest thread, numbered from 1 in order of creation.
 pub struct Thread {

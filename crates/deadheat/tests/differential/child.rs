@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use vm::observe::{AccessEvent, Interest, Observer};
 use vm::record::ProcessStatus;
+use vm::vector::component;
 use vm::{ScheduleChoice, Stop, Vm};
 
 /// First argument of the child.
@@ -129,10 +130,10 @@ pub fn comparable(area: &[u8]) -> Vec<u8> {
     }
     for (component, range) in [
         (1, 160..416),
-        (2, 576..832),
-        (5, 1088..1152),
-        (6, 1152..1664),
-        (7, 1664..2688),
+        (2, component(2)),
+        (5, component(5)),
+        (6, component(6)),
+        (7, component(7)),
     ] {
         if in_use & (1 << component) == 0 {
             area[range].fill(0);
@@ -145,11 +146,13 @@ pub fn comparable(area: &[u8]) -> Vec<u8> {
     ] {
         area[range].fill(0);
     }
-    // Reserved bytes of the x87 registers, and the gap before the opmasks.
+    // Reserved bytes of the x87 registers, and what lies between and behind the
+    // components.
     for register in area[32..160].chunks_exact_mut(16) {
         register[10..].fill(0);
     }
-    area[832..1088].fill(0);
+    area[component(2).end..component(5).start].fill(0);
+    area[component(7).end..].fill(0);
     area
 }
 

@@ -5,7 +5,9 @@
 //! initial state are shown as that, whatever the save area holds.
 
 use gdbstub::arch::{Arch, Registers};
+use std::ops::Range;
 use vm::context::reg;
+use vm::vector;
 
 /// gdb's order of the general registers.
 const GENERAL: [usize; 16] = [
@@ -40,42 +42,31 @@ const FS_BASE: usize = 18;
 const GS_BASE: usize = 19;
 const WORDS: usize = 20;
 
-/// Parts of the XSAVE area in the standard format: component, offset, size.
-#[derive(Clone, Copy)]
-struct Part {
-    component: u32,
-    offset: usize,
+/// Parts of the XSAVE area in the standard format, by component.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Part(u32);
+
+const X87: Part = Part(0);
+const SSE: Part = Part(1);
+const AVX: Part = Part(vector::UPPER_256);
+const MASKS: Part = Part(vector::OPMASK);
+/// Upper halves of zmm0 to zmm15.
+const UPPER: Part = Part(vector::UPPER_512);
+/// zmm16 to zmm31.
+const HIGH: Part = Part(vector::HIGH_512);
+
+impl Part {
+    fn place(self) -> Range<usize> {
+        match self {
+            X87 => 0..160,
+            SSE => 160..416,
+            Part(component) => vector::component(component),
+        }
+    }
 }
 
-const X87: Part = Part {
-    component: 0,
-    offset: 0,
-};
-const SSE: Part = Part {
-    component: 1,
-    offset: 160,
-};
-const AVX: Part = Part {
-    component: 2,
-    offset: 576,
-};
-const MASKS: Part = Part {
-    component: 5,
-    offset: 1088,
-};
-/// Upper halves of zmm0 to zmm15.
-const UPPER: Part = Part {
-    component: 6,
-    offset: 1152,
-};
-/// zmm16 to zmm31.
-const HIGH: Part = Part {
-    component: 7,
-    offset: 1664,
-};
-
 pub fn has_avx512() -> bool {
-    vm::context::guest_xcr0() & 0xe0 == 0xe0
+    vector::guest_xcr0() & 0xe0 == 0xe0
 }
 
 /// One register's place.
@@ -115,7 +106,7 @@ fn features(avx512: bool) -> Vec<(&'static str, Vec<Register>)> {
     let word = |index, bytes| Place::Word { index, bytes };
     let area = |part: Part, index: usize, stride: usize, inner: usize, bytes: usize| Place::Area {
         part,
-        offset: part.offset + index * stride + inner,
+        offset: part.place().start + index * stride + inner,
         bytes,
     };
     let mut core: Vec<Register> = GENERAL
@@ -329,7 +320,7 @@ impl Shown {
     }
 
     fn is_in_use(&self, part: Part) -> bool {
-        self.in_use() & (1 << part.component) != 0
+        self.in_use() & (1 << part.0) != 0
     }
 
     fn bytes_of(&self, place: Place) -> Vec<Option<u8>> {
@@ -405,18 +396,10 @@ impl Shown {
                     return;
                 }
                 if !self.is_in_use(part) && at != 24 {
-                    let end = match part.component {
-                        0 => 160,
-                        1 => 416,
-                        2 => 832,
-                        5 => 1152,
-                        6 => 1664,
-                        _ => AREA,
-                    };
-                    if part.component != 0 {
-                        self.area[part.offset..end].fill(0);
+                    if part != X87 {
+                        self.area[part.place()].fill(0);
                     }
-                    let in_use = self.in_use() | 1 << part.component;
+                    let in_use = self.in_use() | 1 << part.0;
                     self.area[512..520].copy_from_slice(&in_use.to_le_bytes());
                 }
                 self.area[at..at + bytes.len()].copy_from_slice(bytes);
@@ -505,7 +488,7 @@ mod tests {
         shown.area[576..832].fill(0xaa);
         let ymm3h = Place::Area {
             part: AVX,
-            offset: AVX.offset + 3 * 16,
+            offset: AVX.place().start + 3 * 16,
             bytes: 16,
         };
         assert_eq!(shown.bytes_of(ymm3h), vec![Some(0); 16]);

@@ -864,7 +864,7 @@ impl Vm {
         &mut self,
         mask: u64,
         mut stack: AlternateStack,
-        vector: crate::context::VectorState,
+        vector: crate::vector::VectorState,
     ) {
         let current = self.current;
         if let Some(thread) = self.threads.get_mut(&current) {

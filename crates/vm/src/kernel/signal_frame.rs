@@ -8,9 +8,10 @@
 
 use super::signal::{Action, AlternateStack, SignalInfo, Trap};
 use super::{Halt, Outcome};
-use crate::context::{Registers, VectorState, XSAVE_SIZE, guest_xcr0, reg};
+use crate::context::{Registers, reg};
 use crate::machine::Vm;
 use crate::memory::{self, BadAddress};
+use crate::vector::{COMPONENTS, VectorState, XSAVE_SIZE, component, guest_xcr0};
 
 const RED_ZONE: u64 = 128;
 const FRAME_SIZE: u64 = 440;
@@ -55,22 +56,17 @@ const ORDER: [usize; 16] = [
 /// it would single-step the vm.
 const SETTABLE_FLAGS: u64 = 0x0005_0cd5 & !0x100;
 
-/// (component, offset, length) of the vector state in the standard format.
-const COMPONENTS: [(u32, usize, usize); 5] = [
-    (2, 576, 256),
-    (5, 1088, 64),
-    (6, 1152, 512),
-    (7, 1664, 1024),
-    (9, 2688, 8),
-];
+/// The components of the vector state that the guest has.
+fn present() -> impl Iterator<Item = u32> {
+    COMPONENTS
+        .into_iter()
+        .filter(|number| guest_xcr0() & (1 << number) != 0)
+}
 
 /// Bytes of the XSAVE image with the components the guest has.
 fn image_size() -> usize {
-    let present = guest_xcr0();
-    COMPONENTS
-        .iter()
-        .filter(|(component, ..)| present & (1 << component) != 0)
-        .map(|(_, offset, length)| offset + length)
+    present()
+        .map(|number| component(number).end)
         .max()
         .unwrap_or(576)
 }
@@ -103,15 +99,12 @@ fn vector_image(state: &VectorState) -> Vec<u8> {
     }
     image[416..512].fill(0);
     let mut shown = 3;
-    for (component, offset, length) in COMPONENTS {
-        if offset + length > size {
-            continue;
-        }
-        let part = &mut image[offset..offset + length];
-        if in_use & (1 << component) == 0 {
+    for number in present() {
+        let part = &mut image[component(number)];
+        if in_use & (1 << number) == 0 {
             part.fill(0);
         } else if part.iter().any(|byte| *byte != 0) {
-            shown |= 1 << component;
+            shown |= 1 << number;
         }
     }
     image[512..576].fill(0);
@@ -143,12 +136,13 @@ fn vector_from(pointer: u64) -> Option<VectorState> {
         let wanted = get(&legacy, SOFTWARE_AT + 8) & guest_xcr0();
         let rest = memory::read_vec(pointer + 512, size - 512).ok()?;
         in_use = get(&rest, 0) & wanted;
-        for (component, offset, length) in COMPONENTS {
-            if offset + length <= size {
-                let part = &rest[offset - 512..offset - 512 + length];
-                state.bytes[offset..offset + length].copy_from_slice(part);
+        for number in present() {
+            let place = component(number);
+            if place.end <= size {
+                let part = &rest[place.start - 512..place.end - 512];
+                state.bytes[place].copy_from_slice(part);
             } else {
-                in_use &= !(1 << component);
+                in_use &= !(1 << number);
             }
         }
     }

@@ -41,7 +41,9 @@ impl Vm {
             .filter(|_| self.instrumentation.only_unknown);
         self.instrumentation.reads_by_start =
             only.is_some_and(|observer| observer.reads_by_start());
-        self.instrumentation.epochs = only.is_some_and(|observer| observer.has_epochs());
+        self.instrumentation.watches = only.is_some_and(|observer| observer.watches());
+        self.instrumentation.epochs =
+            only.is_some_and(|observer| observer.has_epochs() && !observer.watches());
         self.instrumentation.stack = interests.iter().any(|interest| interest.stack);
         self.flush_cache();
         for (range, path, offset) in self.mapped_code() {
@@ -122,7 +124,7 @@ impl Vm {
     /// Hands recorded accesses to the observers.
     pub(super) fn drain_ring(&mut self) {
         let end = std::mem::take(&mut self.context.ring_position);
-        if end == 0 {
+        if end == 0 || self.observers.iter().all(|one| one.is_deaf(self.current)) {
             return;
         }
         let mut batch = std::mem::take(&mut self.batch);

@@ -10,11 +10,12 @@
 //! recorded.
 //!
 //! If it does not, but all four words are zero, of the thread's own slot, or of
-//! epochs that its clock covers, the access conflicts with none: `note_read` and `note_write` (shared
-//! routines, not emitted per access) enter it in the words as the observer
-//! would, and it is not recorded either. The word before keeps bytes of two
-//! earlier epochs under the later one: it may say that a byte was accessed later
-//! than it was, never earlier.
+//! epochs that its clock covers, the access conflicts with none: `note_read` and
+//! `note_write` (shared routines, not emitted per access) enter it in the words
+//! as the observer would, and it is not recorded either. To a read, only the words
+//! of writes must be so, if those of reads have room for two readers. The word
+//! before keeps bytes of two earlier epochs under the later one: it may say that
+//! a byte was accessed later than it was, never earlier.
 //!
 //! Where the observer says that nothing the thread does matters (inside a
 //! function that it knows), the routines say of every access that it is known.
@@ -25,8 +26,8 @@
 //! comparing until the ring has been handed over, and asks for that soon.
 //!
 //! Guarantee: an access left out was made by the same thread, in the same
-//! epoch, to bytes that the word says it has accessed in the same way, or to
-//! bytes that nobody else has accessed. Only whether flags that are overwritten
+//! epoch, to bytes that the word says it has accessed in the same way, or in
+//! conflict with nobody, and entered. Only whether flags that are overwritten
 //! before anybody reads them are right when such an access faults is given up.
 
 use crate::context::offset;
@@ -227,6 +228,56 @@ global_asm!(
     "mov gs:[rdi * 4 + {shadow} + \\at], rcx",
     "79:",
     ".endm",
+    // Enters a read where somebody else's reads are concurrent with it: two
+    // readers take turns in the word and the one before it.
+    ".macro deadheat_share no, done",
+    "mov r10, gs:[rdi * 4 + {shadow}]",
+    "mov r11, gs:[rdi * 4 + {shadow} + 16]",
+    "bt r10, 50",
+    "jc \\no",
+    "mov rcx, r10",
+    "not rcx",
+    "shr rcx, 52",
+    "jz \\no",
+    "mov rcx, r10",
+    "xor rcx, r8",
+    "cmp rcx, 0xff",
+    "ja 89f",
+    "or gs:[rdi * 4 + {shadow}], r9b",
+    "jmp \\done",
+    "89:",
+    "shr rcx, 52",
+    "jnz 90f",
+    // The word is the thread's own, of an earlier epoch.
+    "mov ecx, r9d",
+    "not ecx",
+    "test r10b, cl",
+    "jnz \\no",
+    "jmp 92f",
+    "90:",
+    // It is another's and goes before, where nobody or the thread itself was.
+    "test r11, r11",
+    "jz 91f",
+    "mov rcx, r11",
+    "xor rcx, r8",
+    "cmp rcx, 0xff",
+    "ja 93f",
+    "or r9b, r11b",
+    "jmp 91f",
+    "93:",
+    "shr rcx, 52",
+    "jnz \\no",
+    "mov ecx, r9d",
+    "not ecx",
+    "test r11b, cl",
+    "jnz \\no",
+    "91:",
+    "mov gs:[rdi * 4 + {shadow} + 16], r10",
+    "92:",
+    "mov rcx, r8",
+    "or rcx, r9",
+    "mov gs:[rdi * 4 + {shadow}], rcx",
+    ".endm",
     ".macro deadheat_note name, writes",
     ".global \\name",
     "\\name:",
@@ -295,11 +346,19 @@ global_asm!(
     "movzx r9d, r9b",
     "deadheat_is_past 8, 75f",
     "deadheat_is_past 24, 75f",
+    ".if \\writes",
     "deadheat_is_past 0, 75f",
     "deadheat_is_past 16, 75f",
     "deadheat_enter 0, 75f",
-    ".if \\writes",
     "deadheat_enter 8, 75f",
+    ".else",
+    "deadheat_is_past 0, 87f",
+    "deadheat_is_past 16, 87f",
+    "deadheat_enter 0, 75f",
+    "jmp 88f",
+    "87:",
+    "deadheat_share 75f, 88f",
+    "88:",
     ".endif",
     // The next granule, if the access reaches into it.
     "mov rcx, rsi",

@@ -137,6 +137,18 @@ pub trait Observer {
         true
     }
 
+    /// No access of the thread means anything at present, also none of those
+    /// that are always told.
+    fn is_deaf(&self, _thread: u32) -> bool {
+        false
+    }
+
+    /// With `only_unknown`: an access is known if the word of the granule that it
+    /// begins in is zero (all of them, if it is wider than one), whoever makes it.
+    fn watches(&self) -> bool {
+        false
+    }
+
     /// What accesses of a thread are known by at present (`known`).
     fn known_by(&self, _thread: u32) -> known::Compare {
         known::Compare::Nothing

@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 /// Version of the recording format. 2: streams have an end, checks include
 /// the status flags, long repeated string instructions count by parts. 3: system
 /// calls take time.
-pub const FORMAT: u16 = 3;
+pub const FORMAT: u16 = 4;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {

@@ -100,6 +100,7 @@ impl Translator {
             });
             let is_told = operand.locked || told == Told::Always;
             let begins_epoch = builder.epochs && is_told && operand.write;
+            builder.borrow();
             let (address, other) = match builder.borrowed.as_slice() {
                 [address, other, ..] => (*address, *other),
                 borrowed => {
@@ -114,7 +115,7 @@ impl Translator {
                     (address, self.scratch(instruction, &avoid))
                 }
             };
-            let spills = if builder.borrowed.is_empty() {
+            let spills = if builder.borrowed.len() < 2 {
                 vec![address, other]
             } else {
                 Vec::new()
@@ -244,11 +245,10 @@ impl Translator {
     /// Registers that no instruction of the block names and that nothing the
     /// translator adds uses.
     pub(super) fn unnamed(&mut self, decoded: &Decoded) -> Vec<Reg> {
-        let added = 1 << reg::RSP | 1 << reg::RAX | 1 << reg::RCX | 1 << reg::RDX;
         let used = decoded
             .steps
             .iter()
-            .fold(added, |used, step| used | self.named(&step.instruction));
+            .fold(ADDED, |used, step| used | self.named(&step.instruction));
         (0..16).filter(|number| used & (1 << number) == 0).collect()
     }
 
@@ -311,6 +311,9 @@ fn implies_stack(instruction: &Instruction) -> bool {
         || is_call(instruction)
 }
 
+/// Registers that the translator uses for other things it adds.
+const ADDED: u32 = 1 << reg::RSP | 1 << reg::RAX | 1 << reg::RCX | 1 << reg::RDX;
+
 /// A memory operand as an observer sees it.
 pub(super) struct Operand {
     pub(super) base: Register,
@@ -325,13 +328,42 @@ pub(super) struct Operand {
 }
 
 impl Builder<'_> {
-    /// Takes two of the registers until the block is left.
-    pub(super) fn borrow(&mut self, free: &[Reg]) {
-        if let [address, other, ..] = free {
-            self.borrowed = vec![*address, *other];
-            for register in self.borrowed.clone() {
-                self.spill(register);
-            }
+    /// Takes two registers that the present instruction does not name, those
+    /// that will not be named for longest.
+    fn borrow(&mut self) {
+        while self.borrowed.len() < 2 {
+            let Some(register) = self.free_for_longest() else {
+                return;
+            };
+            self.spill(register);
+            self.borrowed.push(register);
+        }
+        self.mark(0);
+    }
+
+    fn free_for_longest(&self) -> Option<Reg> {
+        let (now, later) = self.named.get(usize::from(self.index)..)?.split_first()?;
+        let borrowed = self.borrowed.iter().fold(0, |all, one| all | 1 << one);
+        let taken = now | ADDED | borrowed;
+        (0..16)
+            .filter(|register| taken & (1 << register) == 0)
+            .max_by_key(|register| {
+                let named = later.iter().position(|named| named & (1 << register) != 0);
+                named.unwrap_or(later.len())
+            })
+    }
+
+    /// The instruction that comes next wants these back.
+    pub(super) fn give_back_named(&mut self) {
+        let Some(named) = self.named.get(usize::from(self.index)) else {
+            return;
+        };
+        let (back, kept): (Vec<Reg>, Vec<Reg>) = std::mem::take(&mut self.borrowed)
+            .into_iter()
+            .partition(|register| named & (1 << register) != 0);
+        self.borrowed = kept;
+        for register in back {
+            self.unspill(register);
         }
     }
 
@@ -363,6 +395,9 @@ impl Builder<'_> {
         self.code.move_reg(other, address);
         let fold = Emitter::field(offset::KNOWN_FOLD);
         self.code.combine(Combine::And, other, fold);
+        if self.watches {
+            return self.check_watched(operand, other, which);
+        }
         if operand.size <= 8 {
             let masks = offset::KNOWN_MASKS + 64 * operand.size.ilog2() as usize;
             self.code.gs_scaled(LOAD, other, other, 2, which);
@@ -385,6 +420,23 @@ impl Builder<'_> {
                     .gs_scaled(LOAD, address, other, 2, which + 32 * granule);
                 let word = Emitter::field(offset::KNOWN_WORD);
                 self.code.combine(Combine::Compare, address, word);
+                self.code.jump_if(condition::NOT_EQUAL, unknown)
+            })
+            .collect()
+    }
+
+    /// The same, where a word that is zero is all there is to see. Of an
+    /// access within eight bytes it is enough to see where it begins.
+    fn check_watched(&mut self, operand: &Operand, granule: Reg, word: u32) -> Vec<u64> {
+        let unknown = self.cache.common_exit;
+        let reaches = match operand.size {
+            0..=8 => 0,
+            _ if self.reads_by_start && !operand.write => 0,
+            size => size / 8,
+        };
+        (0..=reaches)
+            .map(|next| {
+                self.code.gs_scaled_is_zero(granule, 2, word + 32 * next);
                 self.code.jump_if(condition::NOT_EQUAL, unknown)
             })
             .collect()

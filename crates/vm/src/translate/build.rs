@@ -34,12 +34,15 @@ pub(super) struct Builder<'a> {
     pub(super) only_unknown: bool,
     pub(super) reads_by_start: bool,
     pub(super) epochs: bool,
+    pub(super) watches: bool,
     /// Stack bookkeeping is told as well.
     pub(super) stack: bool,
-    /// Registers that no instruction of the block names, borrowed from its
-    /// beginning to wherever it is left; the guest's values are in the spill
-    /// slots.
+    /// Registers in use by added code, until an instruction names them or the
+    /// block is left; the guest's values are in the spill slots.
     pub(super) borrowed: Vec<Reg>,
+    /// The general registers that each instruction names, one bit each, if
+    /// accesses borrow what they need.
+    pub(super) named: Vec<u32>,
     /// Code behind the block that records an access which is not known.
     pub(super) unknown: Vec<Unknown>,
     pub(super) after_hook: u64,

@@ -3,6 +3,7 @@
 
 use super::kind::{End, classify_end, condition_number, is_complex, is_locked, is_repeated};
 use super::{Fetch, Instrumentation, Shape};
+use crate::cache::Spread;
 use crate::flags;
 use iced_x86::{Decoder, DecoderOptions, Instruction};
 use std::collections::HashSet;
@@ -191,7 +192,7 @@ pub(super) fn follow(
 /// What lies ahead of a block, as far as it says whether flags are dead.
 pub(super) struct Ahead<'a> {
     pub(super) fetch: Fetch<'a>,
-    pub(super) hooks: &'a HashSet<u64>,
+    pub(super) hooks: &'a HashSet<u64, Spread>,
     /// Code looked at: if it changes, the block is no longer right.
     pub(super) seen: Vec<std::ops::Range<u64>>,
 }

@@ -34,7 +34,7 @@ mod kind;
 mod spin;
 mod stores;
 
-use crate::cache::{Cache, ExitKind, LINKED, REPEAT, Translation};
+use crate::cache::{Cache, ExitKind, LINKED, REPEAT, Spread, Translation};
 use crate::context::{offset, reg};
 use crate::emit::{Emitter, Reg};
 use crate::observe::Sites;
@@ -94,12 +94,14 @@ pub struct Instrumentation {
     pub reads_by_start: bool,
     /// What is compared with may be another after a locked instruction.
     pub epochs: bool,
+    /// Words other than zero are where to look, and nothing else is compared.
+    pub watches: bool,
     /// Write what pushes, pops, calls and returns do as well.
     pub stack: bool,
     /// Leave after every locked instruction.
     pub sequencers: bool,
     /// Addresses at which control goes to the vm first.
-    pub hooks: HashSet<u64>,
+    pub hooks: HashSet<u64, Spread>,
 }
 
 /// Gives up to 15 executable bytes at a guest address; fewer at the end of a
@@ -174,8 +176,10 @@ impl Translator {
             only_unknown: instrumentation.only_unknown && variant == LINKED,
             reads_by_start: instrumentation.reads_by_start,
             epochs: instrumentation.epochs,
+            watches: instrumentation.watches,
             stack: instrumentation.stack,
             borrowed: Vec::new(),
+            named: Vec::new(),
             unknown: Vec::new(),
             after_hook: 0,
             after_complex: 0,
@@ -228,8 +232,8 @@ impl Translator {
         };
         let count_at = (builder.variant == LINKED).then(|| decoded.counting_place(&mut ahead));
         if builder.only_unknown && !decoded.complex && builder.variant != REPEAT {
-            let free = self.unnamed(decoded);
-            builder.borrow(&free);
+            let steps = decoded.steps.iter();
+            builder.named = steps.map(|step| self.named(&step.instruction)).collect();
         } else if builder.variant == LINKED && !instrumentation.accesses {
             self.borrow_for_stores(builder, decoded);
         }
@@ -237,6 +241,7 @@ impl Translator {
             let instruction = &step.instruction;
             builder.index = index as u16;
             builder.instruction_pc = instruction.ip();
+            builder.give_back_named();
             if let Some((place, flags_alive)) = count_at
                 && place == index
             {
@@ -552,5 +557,3 @@ impl Translator {
         self.encode(builder, &load);
     }
 }
-
-impl Builder<'_> {}
