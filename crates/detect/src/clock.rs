@@ -99,8 +99,15 @@ impl VectorClock {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// A clock that knows of one slot.
+    pub(crate) fn clock(slot: Slot, tick: u64) -> VectorClock {
+        let mut clock = VectorClock::default();
+        clock.set(slot, tick);
+        clock
+    }
 
     #[test]
     fn epochs_pack_and_unpack() {
@@ -114,10 +121,7 @@ mod tests {
 
     #[test]
     fn a_clock_covers_what_it_has_joined() {
-        let mut one = VectorClock::default();
-        one.set(0, 5);
-        let mut other = VectorClock::default();
-        other.set(3, 7);
+        let (one, mut other) = (clock(0, 5), clock(3, 7));
         assert!(!other.covers(Epoch::new(0, 5)));
         other.join(&one);
         assert!(other.covers(Epoch::new(0, 5)));

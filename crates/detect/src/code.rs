@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use symbols::{AtomicUse, Module, ModuleMap};
+use symbols::{AtomicUse, Module, ModuleMap, StackFrame};
 
 /// Whose code an instruction is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,6 +42,16 @@ pub enum Origin {
     GoRuntime,
     /// Go's `sync` and `sync/atomic`.
     GoSync,
+}
+
+/// What a locked instruction is to readers of a Go `sync.RWMutex`, which are
+/// not in order among themselves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    Enters,
+    Leaves,
+    /// It is none of theirs.
+    None,
 }
 
 /// What debug info says about an access that is one plain instruction.
@@ -76,6 +86,7 @@ pub struct Code {
     /// variable is atomic; of an access, which atomic operation it is.
     atomic_variables: FxHashMap<u64, bool>,
     atomics_in_source: FxHashMap<(u64, u64, bool, bool), Option<Atomic>>,
+    readers: FxHashMap<u64, Reader>,
     /// Modules that use stand-alone fences: there a relaxed access can be one
     /// half of an edge.
     fences: HashMap<std::path::PathBuf, bool>,
@@ -96,6 +107,7 @@ impl Default for Code {
             static_data: FxHashMap::default(),
             atomic_variables: FxHashMap::default(),
             atomics_in_source: FxHashMap::default(),
+            readers: FxHashMap::default(),
             fences: HashMap::new(),
             sources: Sources::default(),
             info: InstructionInfoFactory::new(),
@@ -172,6 +184,7 @@ impl Code {
         self.static_data.clear();
         self.atomic_variables.clear();
         self.atomics_in_source.clear();
+        self.readers.clear();
         let loaded = self.modules.modules();
         let Some(loaded) = loaded
             .iter()
@@ -204,6 +217,11 @@ impl Code {
                         found.push((function.start.wrapping_add(bias), Known::Quiet));
                     }
                 }
+            }
+        }
+        if origin == Origin::Program {
+            for (start, arguments) in module.order_arguments() {
+                found.push((start.wrapping_add(bias), Known::AtomicOperation(arguments)));
             }
         }
         if is_go(module) {
@@ -350,6 +368,29 @@ impl Code {
             return Origin::CLibrary;
         }
         Origin::Program
+    }
+
+    /// Which part of Go's `sync.RWMutex` a locked instruction is.
+    pub fn reader(&mut self, pc: u64) -> Reader {
+        if let Some(known) = self.readers.get(&pc) {
+            return *known;
+        }
+        let frames = self.modules.frames(pc, false);
+        let named = |end: &str| {
+            frames.iter().any(|frame| {
+                let name = frame.function.as_deref().unwrap_or("");
+                name.starts_with("sync.(*RWMutex).") && name.ends_with(end)
+            })
+        };
+        let reader = if named("RUnlock") {
+            Reader::Leaves
+        } else if named("RLock") {
+            Reader::Enters
+        } else {
+            Reader::None
+        };
+        self.readers.insert(pc, reader);
+        reader
     }
 
     /// Program code of a file without debug info.
@@ -507,12 +548,77 @@ impl Code {
         if let Some(answer) = self.facts[index].atomic {
             return answer;
         }
-        let answer = self
-            .modules
-            .atomic_access(pc)
-            .map(|used| self.meaning(pc, &used));
+        let answer = self.modules.atomic_access(pc).map(|used| {
+            let order = used.order.or_else(|| self.order_in_frame(pc));
+            self.meaning(pc, &AtomicUse { order, ..used })
+        });
         self.facts[index].atomic = Some(answer);
         answer
+    }
+
+    /// The memory order of an operation that is inlined without optimisation:
+    /// a constant that the code before it has stored in the frame, where debug
+    /// info says that the parameter is.
+    fn order_in_frame(&mut self, pc: u64) -> Option<Ordering> {
+        /// Stands for the frame pointer: only what is relative to it is known.
+        const FRAME: u64 = 1 << 40;
+        /// Code before the instruction that is looked at.
+        const LONGEST: u64 = 1 << 16;
+        let start = self.modules.function_at(pc)?.start;
+        let length = pc.checked_sub(start).filter(|length| *length < LONGEST)?;
+        let mut code = vec![0; length as usize];
+        vm::memory::read(start, &mut code).ok()?;
+        let stored = |address: u64| {
+            let place = address.wrapping_sub(FRAME);
+            let decoder = Decoder::with_ip(64, &code, start, DecoderOptions::NONE);
+            let last = decoder
+                .into_iter()
+                .filter(|instruction| {
+                    operand(instruction) == (Register::RBP, Register::None, 1, place)
+                        && instruction.op0_kind() == OpKind::Memory
+                        && !matches!(instruction.mnemonic(), Mnemonic::Cmp | Mnemonic::Test)
+                })
+                .last()?;
+            let constant = last.mnemonic() == Mnemonic::Mov
+                && matches!(last.op1_kind(), OpKind::Immediate8 | OpKind::Immediate32);
+            constant.then(|| last.immediate(1))
+        };
+        let mut registers = symbols::Registers {
+            general: [u64::MAX; 16],
+            rip: pc,
+        };
+        registers.general[symbols::Registers::RBP] = FRAME;
+        let frame = StackFrame {
+            address: pc,
+            is_return_address: false,
+            registers,
+        };
+        let mut found = None;
+        let used = self.modules.atomic_access_in(&frame, &mut |address| {
+            found = stored(address);
+            found
+        })?;
+        // What follows from other registers follows from nothing.
+        found.and(used.order)
+    }
+
+    /// The function out of line that this instruction of an atomic operation is
+    /// in, if it gets the memory order as an argument.
+    pub fn operation_around(&self, pc: u64) -> Option<u64> {
+        let start = self.modules.function_at(pc)?.start;
+        matches!(self.hooks.get(&start), Some(Known::AtomicOperation(_))).then_some(start)
+    }
+
+    /// What an atomic operation means whose order is only known as it runs.
+    pub fn atomic_of_order(&mut self, pc: u64, order: Ordering) -> Option<Atomic> {
+        let used = self.modules.atomic_access(pc)?;
+        Some(self.meaning(
+            pc,
+            &AtomicUse {
+                order: Some(order),
+                ..used
+            },
+        ))
     }
 
     /// Debug info says that the variable there is of an atomic type.
@@ -555,8 +661,8 @@ impl Code {
         let (file, line) = (site.file?, site.line?);
         let variable = self.modules.variable_at(address);
         let name = variable.as_ref().map(|variable| {
-            let path = variable.path.split('[').next().unwrap_or("");
-            path.rsplit('.').next().unwrap_or(path)
+            let last = variable.path.rsplit('.').next().unwrap_or("");
+            last.split('[').next().unwrap_or(last)
         });
         self.sources.atomic(Path::new(&file), line, kind, name)
     }
@@ -590,10 +696,9 @@ impl Code {
         }
     }
 
-    /// Stand-alone fences appear among the module's functions if atomics were
-    /// not inlined, else at most in its debug info (which names them as soon as
-    /// the header is used: then their use cannot be ruled out).
-    fn uses_fences(&mut self, pc: u64) -> bool {
+    /// Stand-alone fences are inlined and leave nothing but their name, in debug
+    /// info or as a symbol.
+    pub fn uses_fences(&mut self, pc: u64) -> bool {
         let Some((module, _)) = self.modules.find(pc) else {
             return true;
         };
@@ -601,24 +706,6 @@ impl Code {
             return *answer;
         }
         let path = module.path().to_path_buf();
-        let mut inlined = true;
-        let mut fence = false;
-        for function in module.functions() {
-            inlined &= !has_any(
-                &function.name,
-                &[
-                    "_ZNKSt6atomic",
-                    "_ZNSt6atomic",
-                    "_ZNKSt13__atomic_base",
-                    "_ZNSt13__atomic_base",
-                ],
-            );
-            fence |= function.name.contains("atomic_thread_fence");
-        }
-        if !inlined {
-            self.fences.insert(path, fence);
-            return fence;
-        }
         let answer = std::fs::read(&path).is_ok_and(|bytes| {
             let mentions = |needle: &[u8]| {
                 bytes

@@ -500,6 +500,23 @@ fn lock_findings(found: &Found, scenes: &Scenes<'_>) -> Vec<LockFinding> {
                     ),
                     problem.at.iter().map(|at| call("destroyed", *at)).collect(),
                 ),
+                (LockProblemKind::DestroyAwaited, _) => (
+                    "destroy-awaited",
+                    match problem.owner {
+                        Some(waiting) => format!(
+                            "thread {thread} destroys condition {lock} while thread {waiting} waits for it"
+                        ),
+                        None => {
+                            format!("thread {thread} destroys barrier {lock} while threads wait at it")
+                        }
+                    },
+                    problem.at.iter().map(|at| call("destroyed", *at)).collect(),
+                ),
+                (LockProblemKind::EndHolding, _) => (
+                    "end-holding",
+                    format!("thread {thread} ends and still holds lock {lock}"),
+                    problem.at.iter().map(|at| call("taken", *at)).collect(),
+                ),
                 _ => (
                     "unlock-not-held",
                     match problem.owner {

@@ -2,16 +2,18 @@
 //!
 //! The Go run-time runs goroutines on whatever thread is free, so what counts
 //! as "the same thread" here is the goroutine: a thread that resumes one takes
-//! on its clock and gives it back when the scheduler is entered. The edges are
-//! those of the Go memory model: a `go` statement before the goroutine, a send
-//! before its receive, a receive before the send on an unbuffered channel is
-//! done, `close` before a receive that sees it, semaphores (the slow paths of
-//! `sync`), `sync.Pool`, notify lists. Fast paths of `sync` are locked
-//! instructions in the caller (rule 3).
+//! on its clock and gives it back when the scheduler is entered, or another
+//! thread resumes it before that. The edges are those of the Go memory model: a
+//! `go` statement before the goroutine, what channels order (`gochannel`),
+//! `close` before a receive that sees it, semaphores (the slow paths of
+//! `sync`), `sync.Pool`, notify lists, setting a timer before what it runs,
+//! everything before a finalizer. Fast paths of `sync` are locked instructions
+//! in the caller (rule 3).
 //!
 //! Accesses of the run-time itself are not looked at. Operations on maps count
-//! as accesses to the map; copies that the run-time makes for the program
-//! (`copy`, `append`) are not seen: a race there can be missed. Calls are
+//! as accesses to the map, a send as a read and `close` as a write of the
+//! channel; copies that the run-time makes for the program (`copy`, `append`)
+//! are not seen: a race there can be missed. Calls are
 //! followed by return address and goroutine, because a goroutine may return on
 //! another thread, on a stack that has moved.
 //!
@@ -19,7 +21,9 @@
 //! older programs nothing is followed and the report says so.
 
 use crate::clock::{Epoch, Slot, VectorClock};
-use std::collections::HashMap;
+use crate::gochannel::Channel;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 /// A function of the Go run-time and what it means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +46,12 @@ pub enum GoCall {
     MoveStack,
     MapRead,
     MapWrite,
+    /// Runs what a timer was set for, in the scheduler.
+    RunTimer,
+    /// The goroutine that calls finalizers begins.
+    Finalizers,
+    /// Calls a function by its address: a finalizer, or by reflection.
+    CallBack,
 }
 
 /// What a function of this name does.
@@ -63,6 +73,10 @@ pub fn known(name: &str) -> Option<GoCall> {
         "sync.(*Pool).Get" | "sync.runtime_notifyListWait" => Acquire,
         "runtime.mallocgc" => Allocate,
         "runtime.copystack" => MoveStack,
+        "time.startTimer" | "time.resetTimer" | "time.modTimer" => Release,
+        "runtime.runOneTimer" | "runtime.(*timer).unlockAndRun" => RunTimer,
+        "runtime.runfinq" | "runtime.runFinalizers" => Finalizers,
+        "runtime.reflectcall" | "runtime.reflectcall.abi0" => CallBack,
         "runtime.mapiterinit" | "runtime.mapIterStart" => MapRead,
         _ => {
             let rest = name.strip_prefix("runtime.map")?;
@@ -126,12 +140,14 @@ pub fn package(function: &str) -> Package {
 }
 
 /// A call that has not returned.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Pending {
     pub back: u64,
     pub call: GoCall,
     /// Registers of the first arguments.
     pub arguments: [u64; 5],
+    /// Operations on channels that it stands for.
+    pub tokens: Vec<u64>,
 }
 
 /// A goroutine that no thread runs at the moment, or what a thread was before
@@ -147,9 +163,31 @@ pub struct Routine {
 #[derive(Debug, Default)]
 pub struct Goroutines {
     parked: HashMap<u64, Routine>,
+    channels: BTreeMap<u64, Channel>,
+    /// Calls finalizers.
+    pub finalizing: Option<u64>,
 }
 
 impl Goroutines {
+    /// The channel at an address; its capacity is asked for once.
+    pub fn channel(&mut self, address: u64, capacity: impl FnOnce() -> u64) -> &mut Channel {
+        self.channels
+            .entry(address)
+            .or_insert_with(|| Channel::new(capacity()))
+    }
+
+    /// The memory is something else from now on.
+    pub fn forget_channels(&mut self, range: Range<u64>) {
+        while let Some((address, _)) = self.channels.range(range.clone()).next() {
+            let address = *address;
+            self.channels.remove(&address);
+        }
+    }
+
+    pub fn parked(&mut self) -> impl Iterator<Item = &mut Routine> {
+        self.parked.values_mut()
+    }
+
     pub fn park(&mut self, routine: u64, state: Routine) {
         self.parked.insert(routine, state);
     }

@@ -210,6 +210,10 @@ impl Checker for Historian {
         Compare::Zero
     }
 
+    fn watches(&self) -> bool {
+        true
+    }
+
     fn wants_accesses(&self) -> bool {
         !self.racy.is_empty()
     }

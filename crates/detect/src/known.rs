@@ -7,6 +7,7 @@
 //! the addresses followed anyway.
 
 use crate::golang::GoCall;
+use symbols::OrderArguments;
 
 /// Which accesses a program asks not to look at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,7 @@ pub enum Known {
     RwUnlock,
     CondWait,
     CondSignal,
+    CondBroadcast,
     BarrierInit,
     BarrierWait,
     Once,
@@ -47,6 +49,8 @@ pub enum Known {
     /// Synchronisation without an edge of its own.
     Quiet,
     Malloc,
+    /// Says how much of a block may be used.
+    UsableSize,
     Calloc,
     Realloc,
     ReallocArray,
@@ -72,6 +76,9 @@ pub enum Known {
     Ignore(Ignored, bool),
     /// Address of the magic instruction of Valgrind's client requests.
     ClientRequest,
+    /// An atomic operation out of line that gets its memory order in a
+    /// register.
+    AtomicOperation(OrderArguments),
     /// A lock without an address of its own; the number tells them apart.
     NamelessLock(u8),
     NamelessUnlock(u8),
@@ -109,7 +116,7 @@ impl Known {
         use Known::*;
         matches!(
             self,
-            Once | AllocatesForCaller | TeamBarrier | TaskBody | SignalHandler
+            Once | AllocatesForCaller | TeamBarrier | TaskBody | SignalHandler | AtomicOperation(_)
         ) || self.hands_out_tasks()
     }
 
@@ -136,7 +143,7 @@ impl Known {
         use Known::*;
         Some(match self {
             MutexLock | MutexUnlock | ReadLock | WriteLock | RwUnlock | BarrierWait
-            | CondSignal | CondWait => (false, 1),
+            | CondSignal | CondBroadcast | CondWait => (false, 1),
             MutexInit | MutexDestroy => (true, 40),
             RwInit | RwDestroy => (true, 56),
             BarrierInit | BarrierDestroy => (true, 32),
@@ -179,7 +186,7 @@ pub const FUNCTIONS: &[(&str, Known)] = &[
     ("pthread_cond_timedwait", Known::CondWait),
     ("pthread_cond_clockwait", Known::CondWait),
     ("pthread_cond_signal", Known::CondSignal),
-    ("pthread_cond_broadcast", Known::CondSignal),
+    ("pthread_cond_broadcast", Known::CondBroadcast),
     ("pthread_barrier_init", Known::BarrierInit),
     ("pthread_barrier_wait", Known::BarrierWait),
     ("pthread_barrier_destroy", Known::BarrierDestroy),
@@ -228,7 +235,7 @@ pub const FUNCTIONS: &[(&str, Known)] = &[
     ("memalign", Known::AlignedAlloc),
     ("aligned_alloc", Known::AlignedAlloc),
     ("posix_memalign", Known::PosixMemalign),
-    ("malloc_usable_size", Known::Quiet),
+    ("malloc_usable_size", Known::UsableSize),
     ("malloc_trim", Known::Quiet),
     ("mallopt", Known::Quiet),
     ("mallinfo", Known::Quiet),

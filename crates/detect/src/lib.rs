@@ -21,6 +21,7 @@ mod engine;
 mod find;
 mod findings;
 mod fork;
+mod gochannel;
 mod golang;
 mod heap;
 mod history;

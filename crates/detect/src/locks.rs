@@ -25,6 +25,8 @@ pub enum LockProblemKind {
     OrderInversion,
     UnlockNotHeld,
     DestroyHeld,
+    DestroyAwaited,
+    EndHolding,
 }
 
 /// An order in which two locks were taken: the first held while the second
@@ -78,6 +80,28 @@ impl Locks {
                 locks: vec![address],
                 at: vec![(moment, order)],
                 owner: Some(owner),
+            }),
+            LockEvent::DestroyedAwaited {
+                address,
+                waiting,
+                moment,
+                order,
+            } => self.problem(LockProblem {
+                what: LockProblemKind::DestroyAwaited,
+                locks: vec![address],
+                at: vec![(moment, order)],
+                owner: waiting,
+            }),
+            LockEvent::EndedHolding {
+                address,
+                thread,
+                moment,
+                order,
+            } => self.problem(LockProblem {
+                what: LockProblemKind::EndHolding,
+                locks: vec![address],
+                at: vec![(moment, order)],
+                owner: Some(thread),
             }),
         }
     }

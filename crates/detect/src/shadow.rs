@@ -141,9 +141,10 @@ pub struct Watch {
 impl Watch {
     pub fn new(granules: &[u64]) -> Result<Watch, ShadowError> {
         let mut words = Words::for_translated_code()?;
-        for granule in granules {
+        // An access that begins in the granule before may reach into it.
+        for granule in granules.iter().flat_map(|one| [one.wrapping_sub(1), *one]) {
             for which in [READ, WRITE] {
-                words.set(*granule, which, 1 << 52);
+                words.set(granule, which, 1 << 52);
             }
         }
         Ok(Watch { words })

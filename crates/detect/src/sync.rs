@@ -20,6 +20,8 @@ pub struct Object {
     /// and its release.)
     pub locked_by: Vec<u32>,
     pub barrier: Option<Barrier>,
+    /// Threads blocked on a condition, as far as nobody has woken them.
+    pub waiting: Vec<u32>,
 }
 
 /// A barrier and its present cycle.
@@ -54,6 +56,11 @@ impl Barrier {
             self.cycle += 1;
         }
         cycle
+    }
+
+    /// Threads wait for others to arrive.
+    pub fn is_awaited(&self) -> bool {
+        self.arrived > 0
     }
 
     /// A thread leaves the cycle it arrived in, with the clock of all who
@@ -101,12 +108,7 @@ impl Objects {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn clock(slot: u16, tick: u64) -> VectorClock {
-        let mut clock = VectorClock::default();
-        clock.set(slot, tick);
-        clock
-    }
+    use crate::clock::tests::clock;
 
     #[test]
     fn a_barrier_gives_everyone_the_clock_of_their_own_cycle() {

@@ -269,12 +269,7 @@ pub fn fresh_stack(stack: u64, known: Option<&Range<u64>>) -> Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn clock(slot: u16, tick: u64) -> VectorClock {
-        let mut clock = VectorClock::default();
-        clock.set(slot, tick);
-        clock
-    }
+    use crate::clock::tests::clock;
 
     #[test]
     fn what_waits_for_a_task_knows_what_it_did() {

@@ -185,7 +185,8 @@ pub struct Exit {
 /// beside the races.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LockFinding {
-    /// `lock-order-inversion`, `unlock-not-held` or `destroy-held`.
+    /// `lock-order-inversion`, `unlock-not-held`, `destroy-held`,
+    /// `destroy-awaited` or `end-holding`.
     pub kind: String,
     /// One sentence.
     pub text: String,

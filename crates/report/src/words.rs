@@ -320,6 +320,20 @@ pub fn lock_kinds() -> &'static [LockKind] {
                    undefined behaviour.",
             weakness: "cwe-667",
         },
+        LockKind {
+            name: "destroy-awaited",
+            short: "Condition or barrier destroyed while it is waited for",
+            full: "A condition variable or a barrier is destroyed while a thread is blocked on \
+                   it: undefined behaviour, and nobody can wake that thread any more.",
+            weakness: "cwe-667",
+        },
+        LockKind {
+            name: "end-holding",
+            short: "Thread ends while it holds a lock",
+            full: "A thread ends without releasing a lock that it holds. Nobody else can release \
+                   it: whoever asks for it next waits for ever.",
+            weakness: "cwe-772",
+        },
     ]
 }
 

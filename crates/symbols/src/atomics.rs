@@ -4,14 +4,16 @@
 //! What tells them apart is that the instruction was written in
 //! `std::atomic<…>::load` or `core::sync::atomic::…`, inlined or not, and the
 //! memory order is a constant parameter there. Where the call is out of line
-//! (no optimisation) the parameter is read from the frame.
+//! (no optimisation) the parameter is read from the frame, or from the register
+//! that it is in when the function is entered ([`OrderArguments`]).
 
 use crate::cfi::ReadMemory;
 use crate::debug::{DebugInfo, Entry};
+use crate::demangle::demangle;
 use crate::map::ModuleMap;
 use crate::module::Module;
 use crate::registers::Registers;
-use crate::types::children;
+use crate::types::{children, is_alias};
 use crate::unwind::StackFrame;
 use crate::variables::{FrameBase, Place};
 use std::sync::atomic::Ordering;
@@ -35,11 +37,49 @@ pub struct AtomicUse {
     pub function: String,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Language {
     Cpp,
     Rust,
 }
+
+/// Which arguments of an atomic operation out of line are memory orders, as
+/// places among the six registers of integer arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OrderArguments {
+    language: Language,
+    order: u8,
+    /// Of a compare-and-exchange that says by its result (true or false)
+    /// whether it succeeded: the order if it did not.
+    failure: Option<u8>,
+}
+
+impl OrderArguments {
+    fn read(self, place: u8, registers: &[u64; 6]) -> Option<Ordering> {
+        let value = *registers.get(usize::from(place))?;
+        // The upper part of the register is anything.
+        order(
+            self.language,
+            match self.language {
+                Language::Cpp => value & 0xffff_ffff,
+                Language::Rust => value & 0xff,
+            },
+        )
+    }
+
+    /// The order, with the registers as the function is entered.
+    pub fn order(self, registers: &[u64; 6]) -> Option<Ordering> {
+        self.read(self.order, registers)
+    }
+
+    /// The order if the compare-and-exchange fails.
+    pub fn failure_order(self, registers: &[u64; 6]) -> Option<Ordering> {
+        self.read(self.failure?, registers)
+    }
+}
+
+/// Names that a type may have for another one.
+const LONGEST_ALIAS: usize = 32;
 
 /// Names of the parameter that carries the order, in libstdc++, libc++ and
 /// core.
@@ -54,6 +94,9 @@ const ORDER_PARAMETERS: [&str; 9] = [
     "success",
     "set_order",
 ];
+
+/// And those of the order of a compare-and-exchange that fails.
+const FAILURE_PARAMETERS: [&str; 2] = ["__m2", "__f"];
 
 /// What a function is by its demangled name.
 fn recognise(name: &str) -> Option<(Language, AtomicOperation, bool)> {
@@ -217,6 +260,21 @@ impl Module {
         by_debug_info.or_else(|| self.library_atomic(pc))
     }
 
+    /// Functions out of line that are atomic operations and get their memory
+    /// order in a register: link-time address and which register.
+    pub fn order_arguments(&self) -> Vec<(u64, OrderArguments)> {
+        let Some(debug) = self.debug() else {
+            return Vec::new();
+        };
+        self.functions()
+            .filter(|function| function.name.contains("atomic") && !function.indirect)
+            .filter_map(|function| {
+                recognise(&demangle(&function.name))?;
+                Some((function.start, debug.order_arguments(function.start)?))
+            })
+            .collect()
+    }
+
     /// A function of libatomic, by its symbol; the order is in a register
     /// that its code no longer keeps.
     fn library_atomic(&self, pc: u64) -> Option<AtomicUse> {
@@ -260,6 +318,76 @@ impl DebugInfo {
             });
         }
         found
+    }
+
+    fn order_arguments(&self, start: u64) -> Option<OrderArguments> {
+        let (innermost, offsets) = self.function_entries(start)?;
+        let function = Entry {
+            offset: *offsets.last()?,
+            ..innermost
+        };
+        let (language, ..) = recognise(&self.full_name(function)?)?;
+        // A large result is written where a hidden first argument says.
+        if let Some(result) = self.type_of(function)
+            && self.size_of(result).is_none_or(|size| size > 16)
+        {
+            return None;
+        }
+        let mut next = 0;
+        let (mut order, mut failure) = (None, None);
+        for child in children(function) {
+            let die = child.unit.entry(child.offset).ok()?;
+            if die.tag() != gimli::DW_TAG_formal_parameter {
+                continue;
+            }
+            let name = self.name_of(child).unwrap_or_default();
+            let registers = self.registers_taken(child)?;
+            if ORDER_PARAMETERS.contains(&name.as_str()) && order.is_none() {
+                order = Some(next);
+            } else if FAILURE_PARAMETERS.contains(&name.as_str()) {
+                failure = Some(next);
+            }
+            next += registers;
+        }
+        Some(OrderArguments {
+            language,
+            order: order?,
+            failure: failure.filter(|_| language == Language::Cpp),
+        })
+    }
+
+    /// Registers of integer arguments that a parameter takes; none if that
+    /// needs the classes of the parts of a structure.
+    fn registers_taken(&self, parameter: Entry<'_>) -> Option<u8> {
+        let mut kind = self.type_of(parameter)?;
+        for _ in 0..LONGEST_ALIAS {
+            let die = kind.unit.entry(kind.offset).ok()?;
+            match die.tag() {
+                tag if is_alias(tag) => kind = self.type_of(kind)?,
+                gimli::DW_TAG_base_type => {
+                    let encoding = die.attr_value(gimli::DW_AT_encoding);
+                    let float = matches!(
+                        encoding,
+                        Some(gimli::AttributeValue::Encoding(
+                            gimli::DW_ATE_float | gimli::DW_ATE_complex_float
+                        ))
+                    );
+                    return match self.size_of(kind)? {
+                        0 => Some(0),
+                        _ if float => None,
+                        1..=8 => Some(1),
+                        16 => Some(2),
+                        _ => None,
+                    };
+                }
+                gimli::DW_TAG_pointer_type
+                | gimli::DW_TAG_reference_type
+                | gimli::DW_TAG_rvalue_reference_type
+                | gimli::DW_TAG_enumeration_type => return Some(1),
+                _ => return None,
+            }
+        }
+        None
     }
 
     fn order_parameter(

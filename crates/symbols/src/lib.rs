@@ -28,7 +28,7 @@ mod types;
 mod unwind;
 mod variables;
 
-pub use atomics::{AtomicOperation, AtomicUse};
+pub use atomics::{AtomicOperation, AtomicUse, OrderArguments};
 pub use cfi::ReadMemory;
 pub use demangle::demangle;
 pub use elf::{Section, Segment};

@@ -1,3 +1,4 @@
+// MISSED at stripped: nothing tells a plain access from an atomic one there.
 #include <atomic>
 #include <cstdio>
 #include <thread>

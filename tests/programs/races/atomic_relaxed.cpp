@@ -1,7 +1,5 @@
 // MISSED at stripped: a check of a flag looks like an acquire load there.
 // Relaxed orders nothing.
-// MISSED at O0: without inlining the order is an argument on the stack, unknown
-// where the access is made, and counts as acquire and release.
 #include <atomic>
 #include <cstdio>
 #include <thread>

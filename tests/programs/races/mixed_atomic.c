@@ -1,3 +1,4 @@
+// MISSED at stripped: nothing tells a plain access from an atomic one there.
 #include "two.h"
 int count;
 static void *locked(void *arg) {

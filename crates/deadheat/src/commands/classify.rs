@@ -54,6 +54,8 @@ pub struct Arguments {
     #[arg(long, value_name = "SYMBOL")]
     forget_sync: Vec<String>,
     #[command(flatten)]
+    order: super::detect::OrderArguments,
+    #[command(flatten)]
     explore: ExploreOptions,
     #[command(flatten)]
     report: ReportOptions,
@@ -71,7 +73,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     };
     let options = detect::Options {
         forget_sync: arguments.forget_sync.clone(),
-        ..detect::Options::default()
+        ..arguments.order.options()
     };
     let mut recordings = arguments.recordings.clone();
     for recording in &recordings {

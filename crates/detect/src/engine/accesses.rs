@@ -2,7 +2,7 @@
 //! synchronisation by hand, and the edges that follow.
 
 use super::{Access, Checker, Engine, HappensBefore, Meaning, SEQUENCERS, Thread};
-use crate::code::{Atomic, Origin};
+use crate::code::{Atomic, Origin, Reader};
 use crate::sync::Object;
 use vm::observe::AccessEvent;
 
@@ -136,19 +136,39 @@ impl<C: Checker> Engine<C> {
         access.meaning = Meaning::Atomic {
             order_unknown: false,
         };
-        if let Some(atomic) = self.atomic_by_source(event)
-            && !atomic.acquires
+        if let Some(atomic) = self.atomic_by_source(event, thread)
             && !atomic.releases
+            && !(atomic.acquires && self.code.uses_fences(event.pc))
         {
-            (acquires, releases) = (false, false);
+            (acquires, releases) = (atomic.acquires, false);
+        }
+        let reader = match self.code.origin(event.pc) {
+            Origin::GoSync => self.code.reader(event.pc),
+            _ => Reader::None,
+        };
+        // What it learns depends on whether it succeeds, which its result says.
+        let exchanging = thread.is_exchanging();
+        if exchanging {
+            acquires = false;
         }
         for word in words_of(event.address, event.size) {
             let object = self.words.entry(word);
             if !object.locked_by.contains(&thread.number) {
                 object.locked_by.push(thread.number);
             }
+            if reader != Reader::None {
+                match reader {
+                    Reader::Enters => thread.acquire(&object.clock),
+                    _ => object.readers.join(&thread.clock),
+                }
+                continue;
+            }
             if acquires {
                 thread.acquire(&object.clock);
+                thread.acquire(&object.readers);
+            }
+            if exchanging {
+                thread.learnt.join(&object.clock);
             }
             if releases {
                 object.clock.join(&thread.clock);
@@ -171,7 +191,7 @@ impl<C: Checker> Engine<C> {
         }
         let locked = object.is_some_and(|object| !object.locked_by.is_empty());
         let locked_by_me = object.is_some_and(|object| object.locked_by.contains(&thread.number));
-        let atomic = self.atomic_by_source(event);
+        let atomic = self.atomic_by_source(event, thread);
         let (acquires, releases, order_unknown) = match atomic {
             Some(atomic) => (atomic.acquires, atomic.releases, atomic.order_unknown),
             None if self.is_atomic_variable(event.address) => (true, true, true),
@@ -180,6 +200,15 @@ impl<C: Checker> Engine<C> {
             // A spin, or a check.
             None if locked && event.read && !event.write && self.code.feeds_branch(event.pc) => {
                 (true, false, false)
+            }
+            // Where nothing tells, an access to a word that others lock.
+            None if locked
+                && event.read != event.write
+                && event.size <= 8
+                && event.address.is_multiple_of(u64::from(event.size.max(1)))
+                && self.code.is_bare(event.pc) =>
+            {
+                (true, true, true)
             }
             None if event.size <= 8
                 && event.address.is_multiple_of(u64::from(event.size.max(1)))
@@ -255,12 +284,26 @@ impl<C: Checker> Engine<C> {
         false
     }
 
-    /// Rule 4, from debug info or else the source text.
-    pub(super) fn atomic_by_source(&mut self, event: &AccessEvent) -> Option<Atomic> {
-        self.code.atomic(event.pc).or_else(|| {
-            self.code
-                .atomic_in_source(event.pc, (event.read, event.write), event.address)
-        })
+    /// Rule 4, from debug info, with the order that a function out of line was
+    /// called with, or else the source text.
+    pub(super) fn atomic_by_source(
+        &mut self,
+        event: &AccessEvent,
+        thread: &Thread,
+    ) -> Option<Atomic> {
+        let Some(atomic) = self.code.atomic(event.pc) else {
+            return self
+                .code
+                .atomic_in_source(event.pc, (event.read, event.write), event.address);
+        };
+        if atomic.order_unknown
+            && !thread.orders.is_empty()
+            && let Some(function) = self.code.operation_around(event.pc)
+            && let Some(order) = thread.orders.get(&function)
+        {
+            return self.code.atomic_of_order(event.pc, *order);
+        }
+        Some(atomic)
     }
 
     pub(super) fn is_atomic_variable(&mut self, address: u64) -> bool {

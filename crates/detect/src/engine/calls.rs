@@ -11,6 +11,9 @@ use crate::tasks;
 use race::Moment;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
+use symbols::OrderArguments;
+use vm::context::{Registers, reg};
 use vm::memory;
 
 /// A known function under way.
@@ -35,6 +38,7 @@ impl<C: Checker> Engine<C> {
     pub(super) fn renew(&mut self, range: Range<u64>) {
         self.words.forget(range.clone());
         self.objects.forget(range.clone());
+        self.goroutines.forget_channels(range.clone());
         if !self.meant.is_empty() {
             cut(&mut self.meant, &range);
         }
@@ -168,6 +172,13 @@ impl<C: Checker> Engine<C> {
                     moment: call.moment,
                     order: call.order,
                 });
+                // It is free all the same.
+                if let Some(owner) = owner {
+                    let mut owner = self.take(owner);
+                    owner.held.retain(|held| held.address != address);
+                    self.put(owner);
+                    self.owners.remove(&address);
+                }
             }
         }
         let object = self.objects.entry(address);
@@ -177,6 +188,41 @@ impl<C: Checker> Engine<C> {
             object.clock.join(&thread.clock);
         }
         thread.advance();
+    }
+
+    /// A thread ends: nobody will release what it holds. Robust mutexes are
+    /// made for that.
+    pub(super) fn ends_holding(&mut self, thread: &mut Thread) {
+        /// In glibc's `__kind`, sixteen bytes into a mutex.
+        const ROBUST: u32 = 16;
+        for held in std::mem::take(&mut thread.held) {
+            if let Some(owners) = self.owners.get_mut(&held.address) {
+                owners.retain(|owner| *owner != thread.number);
+            }
+            let robust = held.kind == LockKind::Mutex
+                && memory::get::<u32>(held.address + 16).is_ok_and(|kind| kind & ROBUST != 0);
+            let counts = matches!(
+                held.kind,
+                LockKind::Mutex | LockKind::Spin | LockKind::Read | LockKind::Write
+            );
+            if counts && !robust {
+                self.checker.lock(LockEvent::EndedHolding {
+                    address: held.address,
+                    thread: thread.number,
+                    moment: held.moment,
+                    order: held.order,
+                });
+            }
+        }
+    }
+
+    fn destroyed_awaited(&mut self, call: &Call, waiting: Option<u32>) {
+        self.checker.lock(LockEvent::DestroyedAwaited {
+            address: call.arguments[0],
+            waiting,
+            moment: call.moment,
+            order: call.order,
+        });
     }
 
     /// A use of a mutex, barrier and so on reads it; making and ending it
@@ -228,9 +274,34 @@ impl<C: Checker> Engine<C> {
             Known::MutexUnlock | Known::SpinUnlock | Known::RwUnlock | Known::StreamUnlock => {
                 self.release_lock(thread, first, call);
             }
-            Known::CondWait => self.release_lock(thread, second, call),
-            Known::CondSignal | Known::SemaphorePost => {
-                Self::release(thread, self.objects.entry(first));
+            Known::CondWait => {
+                self.release_lock(thread, second, call);
+                self.objects.entry(first).waiting.push(thread.number);
+            }
+            Known::CondSignal | Known::CondBroadcast => {
+                let object = self.objects.entry(first);
+                let woken = match call.known {
+                    Known::CondSignal => object.waiting.len().min(1),
+                    _ => object.waiting.len(),
+                };
+                object.waiting.drain(..woken);
+                Self::release(thread, object);
+            }
+            Known::SemaphorePost => Self::release(thread, self.objects.entry(first)),
+            Known::ConditionDestroy => {
+                let object = self.objects.get(first);
+                if let Some(waiting) = object.and_then(|object| object.waiting.first()) {
+                    self.destroyed_awaited(call, Some(*waiting));
+                }
+            }
+            Known::BarrierDestroy => {
+                let barrier = self
+                    .objects
+                    .get(first)
+                    .and_then(|object| object.barrier.as_ref());
+                if barrier.is_some_and(Barrier::is_awaited) {
+                    self.destroyed_awaited(call, None);
+                }
             }
             Known::BarrierInit => {
                 self.objects.entry(first).barrier = Some(Barrier::new(third));
@@ -319,6 +390,33 @@ impl<C: Checker> Engine<C> {
         }
     }
 
+    /// An atomic operation out of line: its memory order is in a register now.
+    /// Returns whether its result matters.
+    pub(super) fn atomic_call(
+        &mut self,
+        arguments: OrderArguments,
+        registers: &Registers,
+        thread: &mut Thread,
+        call: &mut Call,
+    ) -> bool {
+        let gpr = &registers.gpr;
+        let integers = [reg::RDI, reg::RSI, reg::RDX, reg::RCX, reg::R8, reg::R9]
+            .map(|register| gpr[register]);
+        let Some(order) = arguments.order(&integers) else {
+            thread.orders.remove(&call.function);
+            return false;
+        };
+        thread.orders.insert(call.function, order);
+        let Some(failure) = arguments.failure_order(&integers) else {
+            return false;
+        };
+        // What is learnt on success and on failure, for the return. An order
+        // that only releases may be completed by a fence that leaves nothing.
+        let learns = |order| order != Ordering::Relaxed;
+        call.cycle = u64::from(learns(order)) << 1 | u64::from(learns(failure));
+        learns(order) != learns(failure) && !self.code.uses_fences(call.function)
+    }
+
     pub(super) fn open_group(&mut self, thread: &mut Thread) {
         let group = self.tasks.next_id();
         thread.task.groups.push(group);
@@ -332,7 +430,7 @@ impl<C: Checker> Engine<C> {
         }
     }
 
-    pub(super) fn left(&mut self, call: &Call, thread: &mut Thread, result: u64) {
+    pub(super) fn left(&mut self, call: &Call, thread: &mut Thread, moment: Moment, result: u64) {
         let [first, second, ..] = call.arguments;
         // EOWNERDEAD: the lock is taken all the same.
         let taken = matches!(result as i32, 0 | libc::EOWNERDEAD);
@@ -344,6 +442,8 @@ impl<C: Checker> Engine<C> {
             Known::StreamLock if taken => self.acquire_lock(thread, first, LockKind::Stream, call),
             Known::CondWait => {
                 self.acquire_lock(thread, second, LockKind::Mutex, call);
+                let waiting = &mut self.objects.entry(first).waiting;
+                waiting.retain(|number| *number != thread.number);
                 if taken {
                     let clock = self.objects.entry(first).clock.clone();
                     thread.acquire(&clock);
@@ -358,6 +458,16 @@ impl<C: Checker> Engine<C> {
                     let clock = barrier.leave(call.cycle);
                     thread.acquire(&clock);
                 }
+                // It is in use until the last instruction of the wait.
+                let last = Call {
+                    moment: Moment {
+                        count: moment.count.saturating_sub(1),
+                        ..moment
+                    },
+                    order: self.order,
+                    ..*call
+                };
+                self.use_object(&last, thread, (false, 1));
             }
             Known::GuardAcquire => {
                 if let Some(object) = self.objects.get(first) {
@@ -418,6 +528,14 @@ impl<C: Checker> Engine<C> {
                 thread.acquire(&clock);
             }
             Known::TaskGroupEnd => self.close_group(thread),
+            Known::AtomicOperation(_) => {
+                let succeeded = result & 1;
+                if call.cycle >> succeeded & 1 != 0 {
+                    let learnt = std::mem::take(&mut thread.learnt);
+                    thread.acquire(&learnt);
+                }
+                thread.learnt.clear();
+            }
             Known::Malloc => self.allocate(call, result, first, thread),
             Known::Calloc => {
                 self.allocate(call, result, first.saturating_mul(second), thread);
@@ -426,6 +544,20 @@ impl<C: Checker> Engine<C> {
             Known::PosixMemalign if result as i32 == 0 => {
                 let start = memory::get::<u64>(first).unwrap_or(0);
                 self.allocate(call, start, call.arguments[2], thread);
+            }
+            // Aligned blocks can have more room than their size says.
+            Known::UsableSize => {
+                if let Some(block) = self.heap.find(first).copied()
+                    && block.start == first
+                    && result > block.size
+                {
+                    let known = self.usable(call, block.size).min(result);
+                    self.renew(first + known..first + result);
+                    self.heap.allocate(Block {
+                        size: result,
+                        ..block
+                    });
+                }
             }
             Known::Realloc | Known::ReallocArray if result != 0 => {
                 let size = if call.known == Known::Realloc {

@@ -37,6 +37,7 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use vm::context::{Registers, reg};
 use vm::memory;
 use vm::observe::known::{Compare, Told};
@@ -139,6 +140,11 @@ pub struct Thread {
     pending: Vec<Pending>,
     /// How often it has asked not to look at its reads and its writes.
     ignores: [u32; 2],
+    /// Memory orders that atomic operations out of line were last called with,
+    /// by function.
+    orders: FxHashMap<u64, Ordering>,
+    /// What a compare-and-exchange under way has seen.
+    learnt: VectorClock,
 }
 
 impl Thread {
@@ -158,6 +164,14 @@ impl Thread {
     pub fn is_local(&self, address: u64) -> bool {
         let stack = self.stack.as_ref().filter(|_| self.runs_goroutines);
         self.local.contains(&address) || stack.is_some_and(|stack| stack.contains(&address))
+    }
+
+    /// It is in a compare-and-exchange out of line, and what that learns
+    /// depends on its success.
+    fn is_exchanging(&self) -> bool {
+        self.calls
+            .last()
+            .is_some_and(|call| matches!(call.known, Known::AtomicOperation(_)))
     }
 
     /// The run-time is handing out tasks.
@@ -189,6 +203,20 @@ pub enum LockEvent<'a> {
         moment: Moment,
         order: u64,
     },
+    /// A condition or a barrier that a thread is blocked on is destroyed.
+    DestroyedAwaited {
+        address: u64,
+        waiting: Option<u32>,
+        moment: Moment,
+        order: u64,
+    },
+    /// A thread ends and still holds the lock that it took there.
+    EndedHolding {
+        address: u64,
+        thread: u32,
+        moment: Moment,
+        order: u64,
+    },
 }
 
 /// What a pass does with accesses.
@@ -198,6 +226,10 @@ pub trait Checker {
     /// What accesses of a thread in `epoch` are known by: `is_known` as
     /// translated code can ask it.
     fn known_by(&self, thread: &Thread) -> Compare;
+    /// Only a few granules matter, by words other than zero.
+    fn watches(&self) -> bool {
+        false
+    }
     /// Accesses matter at all.
     fn wants_accesses(&self) -> bool {
         true
@@ -303,7 +335,6 @@ impl<C: Checker> Engine<C> {
         self.order
     }
 
-    /// Takes a thread out to work on it beside the rest of the engine.
     /// Draws the edges of a lock that the program does not have.
     pub fn add_lock(&mut self, lock: AddedLock) {
         self.more_hooks.extend(lock.instructions());
@@ -331,6 +362,7 @@ impl<C: Checker> Engine<C> {
         self.put(thread);
     }
 
+    /// Takes a thread out to work on it beside the rest of the engine.
     fn take(&mut self, number: u32) -> Box<Thread> {
         if self.thread_state(number).is_none() {
             self.start_thread(number, None, Moment::new(number, 0));
@@ -399,6 +431,8 @@ impl<C: Checker> Engine<C> {
             between: None,
             pending: Vec::new(),
             ignores: [0; 2],
+            orders: FxHashMap::default(),
+            learnt: VectorClock::default(),
         }));
     }
 }
@@ -428,6 +462,15 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         self.thread_state(thread)
             .filter(|thread| thread.ignores == [0; 2])
             .map_or(Compare::Nothing, |thread| self.checker.known_by(thread))
+    }
+
+    fn is_deaf(&self, thread: u32) -> bool {
+        self.thread_state(thread)
+            .is_some_and(|thread| thread.inside > 0)
+    }
+
+    fn watches(&self) -> bool {
+        self.checker.watches()
     }
 
     fn told(&mut self, pc: u64) -> Told {
@@ -506,6 +549,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
                 let mut thread = self.take(thread);
                 thread.calls.clear();
                 thread.inside = 0;
+                self.ends_holding(&mut thread);
                 while !thread.suspended.is_empty() {
                     self.end_task(&mut thread);
                 }
@@ -594,6 +638,9 @@ impl<C: Checker + 'static> Observer for Engine<C> {
                 self.annotated(known, &[0; 4], &mut thread, &call);
                 false
             }
+            Known::AtomicOperation(arguments) => {
+                self.atomic_call(arguments, registers, &mut thread, &mut call)
+            }
             Known::Go(called) => {
                 self.go_call(called, registers, &mut thread, &call);
                 false
@@ -648,7 +695,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
                     thread.inside -= 1;
                 }
             }
-            self.left(&call, &mut thread, registers.gpr[reg::RAX]);
+            self.left(&call, &mut thread, moment, registers.gpr[reg::RAX]);
         }
         self.put(thread);
     }

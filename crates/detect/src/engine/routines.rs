@@ -4,6 +4,7 @@
 use super::calls::Call;
 use super::{Access, Checker, Engine, Meaning, Thread, numbered};
 use crate::clock::{Epoch, SLOTS, Slot, VectorClock};
+use crate::gochannel::{Channel, End};
 use crate::golang::{GoCall, Pending, Routine};
 use crate::heap::Block;
 use crate::known::Known;
@@ -11,6 +12,10 @@ use crate::tasks;
 use crate::tasks::{Current, Suspended, TASK_SLOTS, Task};
 use vm::context::{Registers, reg};
 use vm::memory;
+
+/// Where struct hchan points to its buffer: the program itself reads what lies
+/// before, by `len` and `cap`.
+const BUFFER: u64 = 16;
 
 impl<C: Checker> Engine<C> {
     /// A slot whose last user ended before this clock, and its next tick.
@@ -130,6 +135,63 @@ impl<C: Checker> Engine<C> {
         }
     }
 
+    /// The goroutine was given up by a thread that has not got as far as the
+    /// scheduler yet.
+    fn leave_elsewhere(&mut self, goroutine: u64) {
+        let running = self
+            .threads()
+            .find(|thread| thread.goroutine == Some(goroutine))
+            .map(|thread| thread.number);
+        if let Some(number) = running {
+            let mut thread = self.take(number);
+            self.leave_goroutine(&mut thread);
+            self.put(thread);
+        }
+    }
+
+    /// A use of a map or a channel.
+    fn use_go_object(
+        &mut self,
+        address: u64,
+        size: u64,
+        write: bool,
+        thread: &Thread,
+        call: &Call,
+    ) {
+        let access = Access {
+            moment: call.moment,
+            order: call.order,
+            pc: call.caller,
+            address,
+            size,
+            read: !write,
+            write,
+            meaning: Meaning::Plain,
+        };
+        self.checker.access(&access, thread, &self.heap);
+    }
+
+    fn channel(&mut self, address: u64) -> &mut Channel {
+        // struct hchan: values in it, room for values.
+        self.goroutines
+            .channel(address, || memory::get::<u64>(address + 8).unwrap_or(0))
+    }
+
+    /// What nobody refers to any more nobody uses any more: a finalizer comes
+    /// after all that was done so far.
+    fn acquire_everything(&mut self, thread: &mut Thread) {
+        for other in self.threads.iter_mut().flatten() {
+            thread.acquire(&other.clock);
+            other.advance();
+        }
+        for routine in self.goroutines.parked() {
+            thread.acquire(&routine.clock);
+            let tick = routine.clock.get(routine.slot) + 1;
+            routine.clock.set(routine.slot, tick);
+            routine.epoch = Epoch::new(routine.slot, tick);
+        }
+    }
+
     pub(super) fn renew_go_stack(&mut self, goroutine: u64) {
         // struct g begins with the bounds of its stack.
         if let Ok([low, high]) = memory::get::<[u64; 2]>(goroutine)
@@ -158,6 +220,7 @@ impl<C: Checker> Engine<C> {
         ];
         let first = arguments[0];
         let mut follow = false;
+        let mut tokens = Vec::new();
         match called {
             GoCall::Resume => {
                 // gogo(*gobuf) has its argument on the stack; the third word
@@ -166,6 +229,7 @@ impl<C: Checker> Engine<C> {
                     .and_then(|buffer| memory::get::<u64>(buffer + 16))
                     .unwrap_or(0);
                 self.leave_goroutine(thread);
+                self.leave_elsewhere(goroutine);
                 let state = match self.goroutines.take(goroutine) {
                     Some(state) => state,
                     None => self.new_routine(thread.clock.clone()),
@@ -175,18 +239,40 @@ impl<C: Checker> Engine<C> {
                 thread.runs_goroutines = true;
             }
             GoCall::Schedule => self.leave_goroutine(thread),
-            GoCall::Send => {
-                self.objects.entry(first).clock.join(&thread.clock);
+            GoCall::Send | GoCall::Receive if first != 0 => {
+                let end = match called {
+                    GoCall::Send => {
+                        self.use_go_object(first + BUFFER, 8, false, thread, call);
+                        End::Send
+                    }
+                    _ => End::Receive,
+                };
+                tokens.push(self.channel(first).begin(end, &thread.clock, true));
                 thread.advance();
                 follow = true;
             }
-            GoCall::Receive => {
-                self.objects.entry(first).readers.join(&thread.clock);
+            GoCall::Send | GoCall::Receive => {}
+            GoCall::Close => {
+                self.use_go_object(first + BUFFER, 8, true, thread, call);
+                self.channel(first).close(&thread.clock);
                 thread.advance();
-                follow = true;
             }
-            GoCall::Close | GoCall::SemaphoreRelease | GoCall::Release => {
+            GoCall::SemaphoreRelease | GoCall::Release => {
                 Self::release(thread, self.objects.entry(first));
+            }
+            GoCall::RunTimer => {
+                // runOneTimer has the timer second, its successor first.
+                for timer in &arguments[..2] {
+                    if let Some(object) = self.objects.get(*timer) {
+                        thread.clock.join(&object.clock);
+                    }
+                }
+            }
+            GoCall::Finalizers => self.goroutines.finalizing = thread.goroutine,
+            GoCall::CallBack => {
+                if thread.goroutine.is_some() && thread.goroutine == self.goroutines.finalizing {
+                    self.acquire_everything(thread);
+                }
             }
             GoCall::Select => {
                 let (sends, receives) = (arguments[3], arguments[4]);
@@ -195,12 +281,17 @@ impl<C: Checker> Engine<C> {
                     let Ok(channel) = memory::get::<u64>(first + 16 * index) else {
                         break;
                     };
-                    let object = self.objects.entry(channel);
-                    if index < sends {
-                        object.clock.join(&thread.clock);
-                    } else {
-                        object.readers.join(&thread.clock);
+                    if channel == 0 {
+                        tokens.push(0);
+                        continue;
                     }
+                    let end = if index < sends {
+                        self.use_go_object(channel + BUFFER, 8, false, thread, call);
+                        End::Send
+                    } else {
+                        End::Receive
+                    };
+                    tokens.push(self.channel(channel).begin(end, &thread.clock, false));
                 }
                 thread.advance();
                 follow = true;
@@ -213,17 +304,7 @@ impl<C: Checker> Engine<C> {
             GoCall::MapRead | GoCall::MapWrite => {
                 let write = called == GoCall::MapWrite;
                 if arguments[1] != 0 {
-                    let access = Access {
-                        moment: call.moment,
-                        order: call.order,
-                        pc: call.caller,
-                        address: arguments[1],
-                        size: 8,
-                        read: !write,
-                        write,
-                        meaning: Meaning::Plain,
-                    };
-                    self.checker.access(&access, thread, &self.heap);
+                    self.use_go_object(arguments[1], 8, write, thread, call);
                 }
             }
         }
@@ -239,6 +320,7 @@ impl<C: Checker> Engine<C> {
                 back: call.caller,
                 call: called,
                 arguments,
+                tokens,
             });
         }
     }
@@ -252,9 +334,11 @@ impl<C: Checker> Engine<C> {
         else {
             return;
         };
-        let pending = thread.pending[index];
-        thread.pending.truncate(index);
-        let [first, _, _, sends, _] = pending.arguments;
+        thread.pending.truncate(index + 1);
+        let Some(pending) = thread.pending.pop() else {
+            return;
+        };
+        let first = pending.arguments[0];
         let result = registers.gpr[reg::RAX];
         match pending.call {
             GoCall::New => {
@@ -267,20 +351,25 @@ impl<C: Checker> Engine<C> {
                 }
                 self.goroutines.park(result, routine);
             }
-            GoCall::Send => thread.acquire(&self.objects.entry(first).readers),
-            GoCall::Receive | GoCall::SemaphoreAcquire | GoCall::Acquire => {
+            GoCall::Send | GoCall::Receive => {
+                // Whether it was done: without blocking it may not be.
+                let made = result & 0xff != 0;
+                for token in pending.tokens {
+                    let learnt = self.channel(first).end(token, made);
+                    thread.acquire(&learnt);
+                }
+            }
+            GoCall::SemaphoreAcquire | GoCall::Acquire => {
                 thread.acquire(&self.objects.entry(first).clock);
             }
             GoCall::Select => {
-                if let Ok(channel) = memory::get::<u64>(first.wrapping_add(16 * result))
-                    && (result as i64) >= 0
-                {
-                    let object = self.objects.entry(channel);
-                    thread.acquire(if result < sends {
-                        &object.readers
-                    } else {
-                        &object.clock
-                    });
+                for (index, token) in (0u64..).zip(pending.tokens) {
+                    if let Ok(channel) = memory::get::<u64>(first.wrapping_add(16 * index))
+                        && channel != 0
+                    {
+                        let learnt = self.channel(channel).end(token, index == result);
+                        thread.acquire(&learnt);
+                    }
                 }
             }
             GoCall::Allocate if result != 0 => {
