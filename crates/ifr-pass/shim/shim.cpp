@@ -535,8 +535,23 @@ extern "C" LLVMValueRef dh_guard(LLVMValueRef At, LLVMValueRef Tls, uint64_t Pla
   return wrap(B.CreateBr(After));
 }
 
+// Brings the fixed local variables to the start of the function. A check cuts the
+// block it is in, and behind the cut they would no longer be in the first block:
+// variable in size to the code generator, and broken by passes that copy blocks.
+extern "C" void dh_gather_variables(LLVMValueRef Fn) {
+  BasicBlock &Entry = cast<Function>(unwrap(Fn))->getEntryBlock();
+  auto Top = Entry.getFirstNonPHIOrDbgOrAlloca();
+  for (auto It = Top; It != Entry.end();) {
+    auto *A = dyn_cast<AllocaInst>(&*It++);
+    if (A && isa<ConstantInt>(A->getArraySize()))
+      A->moveBefore(Top);
+  }
+}
+
 extern "C" LLVMValueRef dh_first_insertion(LLVMBasicBlockRef B) {
-  auto It = unwrap(B)->getFirstInsertionPt();
+  BasicBlock *Block = unwrap(B);
+  auto It = Block->isEntryBlock() ? Block->getFirstNonPHIOrDbgOrAlloca()
+                                  : Block->getFirstInsertionPt();
   return It == unwrap(B)->end() ? nullptr : wrap(&*It);
 }
 

@@ -25,6 +25,7 @@ pub struct Access {
     pub size: u64,
     pub alignment: u64,
     pub write: bool,
+    pub volatile: bool,
 }
 
 /// Bytes that a call touches at once.
@@ -569,6 +570,7 @@ pub fn of(
                 size: ir::store_size(module, kind),
                 alignment: u64::from(alignment),
                 write,
+                volatile,
             });
         }
         LLVMOpcode::LLVMAtomicRMW | LLVMOpcode::LLVMFence => {

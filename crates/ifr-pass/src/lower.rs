@@ -10,6 +10,8 @@
 //! The constants of the shadow are the run-time's (`ifr-runtime`, module
 //! `shadow`); a test there compares them.
 
+mod atomics;
+
 use crate::placement::{self, MARK, RANGE_MARK, STOP_MARK, STRING_MARK, describe};
 use crate::without::Without;
 use crate::{ir, shim};
@@ -58,6 +60,9 @@ const COUNTS: u64 = 7;
 /// A function with more monitors than this has its checks in the run-time instead
 /// of inline: the code of so many would not stay in the processor's cache.
 const MOST_INLINE: usize = 64;
+
+/// Walks of fewer bytes than this are sampled.
+pub const SHORT_WALK: u64 = 128;
 
 /// LLVM's number for the `preserve_most` convention.
 const PRESERVE_MOST: u32 = 14;
@@ -272,12 +277,19 @@ impl Lowering {
     fn function(&self, function: LLVMValueRef) -> bool {
         let mut changed = false;
         let mut acts = false;
+        // SAFETY: a live function with a body.
+        unsafe { shim::dh_gather_variables(function) };
         let marks = ir::blocks(function)
             .into_iter()
             .flat_map(ir::instructions)
             .filter(|&instruction| kind_of(instruction) == Some(Kind::Mark))
             .count();
         self.apart.set(marks > MOST_INLINE);
+        let atomics: Vec<_> = ir::blocks(function)
+            .into_iter()
+            .flat_map(ir::instructions)
+            .filter_map(|instruction| self.atomic(instruction))
+            .collect();
         for block in ir::blocks(function) {
             let mut group: Vec<LLVMValueRef> = Vec::new();
             let mut gap = 0;
@@ -317,6 +329,10 @@ impl Lowering {
                 self.group(function, &group);
             }
         }
+        for atomic in &atomics {
+            changed = true;
+            self.look_around(function, atomic);
+        }
         acts |= changed;
         if acts {
             changed |= self.leave(function);
@@ -348,6 +364,13 @@ impl Lowering {
         }
     }
 
+    /// A place in the tables of sites.
+    fn take_place(&self) -> u64 {
+        let place = self.next_place.get() % SITES;
+        self.next_place.set(place + 1);
+        place
+    }
+
     /// A word of the thread-local block.
     fn state(&self, index: u64, kind: LLVMTypeRef) -> LLVMValueRef {
         let state = self.global(STATE, self.i64, true);
@@ -366,8 +389,7 @@ impl Lowering {
     /// that is used up. Gives the thread's word, the block's end, and the site's
     /// place in the tables of sites.
     fn guard(&self, at: LLVMValueRef) -> (LLVMValueRef, LLVMValueRef, u64) {
-        let place = self.next_place.get() % SITES;
-        self.next_place.set(place + 1);
+        let place = self.take_place();
         let state = self.global(STATE, self.i64, true);
         let mut now = std::ptr::null_mut();
         // SAFETY: a live instruction; the block has eight aligned words, and the
@@ -387,9 +409,10 @@ impl Lowering {
     }
 
     /// A block that runs when the site is due: the count of the times that are left
-    /// until then is in the thread's table, times two, and `__deadheat_ifr_due` sets
-    /// it.
-    fn sampled(&self, place: u64, end: LLVMValueRef) -> LLVMValueRef {
+    /// until then is in the thread's table, times two, and the run-time sets it
+    /// (`__deadheat_ifr_due`, or `__deadheat_ifr_range` for a walk). A walk that is
+    /// not short is always due: one call is little beside what it does.
+    fn sampled(&self, place: u64, end: LLVMValueRef, walk: Option<LLVMValueRef>) -> LLVMValueRef {
         self.stand(end);
         let counts = self.state(COUNTS, self.pointer);
         // SAFETY: a live builder; the table has `SITES` words.
@@ -403,15 +426,19 @@ impl Lowering {
             LLVMSetAlignment(before, 4);
             let left = LLVMBuildSub(b, before, number(2), none);
             LLVMSetAlignment(LLVMBuildStore(b, left, word), 4);
-            let due = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntSLT, left, number(0), none);
+            let mut due = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntSLT, left, number(0), none);
+            if let Some(length) = walk {
+                let short = self.number(SHORT_WALK);
+                let long = LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntUGE, length, short, none);
+                due = LLVMBuildOr(b, due, long, none);
+            }
             shim::dh_split_if(due, end, 1)
         }
     }
 
     /// A block that runs while this thread wants monitors.
     fn wanted(&self, at: LLVMValueRef) -> (LLVMValueRef, u64) {
-        let place = self.next_place.get() % SITES;
-        self.next_place.set(place + 1);
+        let place = self.take_place();
         self.stand(at);
         let now = self.state(0, self.i64);
         // SAFETY: a live builder and instruction.
@@ -435,23 +462,24 @@ impl Lowering {
         name: &CStr,
         mark: LLVMValueRef,
         place: u64,
+        more: u64,
         end: LLVMValueRef,
     ) {
         self.stand(end);
-        let description = self.describe(mark, place);
+        let description = self.describe(mark, place, more);
         let mut arguments = [ir::operand(mark, 0), description];
         self.call(function, name, &mut arguments, mark);
     }
 
     /// What the run-time is told of a mark.
-    fn describe(&self, mark: LLVMValueRef, place: u64) -> LLVMValueRef {
+    fn describe(&self, mark: LLVMValueRef, place: u64, more: u64) -> LLVMValueRef {
         let description = ir::constant(ir::operand(mark, 1)).unwrap_or(0);
         let adaptive = if self.without.adaptive {
             0
         } else {
             describe::ADAPTIVE
         };
-        self.number(description | adaptive | place << describe::PLACE)
+        self.number(description | adaptive | more | place << describe::PLACE)
     }
 
     fn group(&self, function: LLVMValueRef, group: &[LLVMValueRef]) {
@@ -479,34 +507,63 @@ impl Lowering {
                 // Splitting moves what follows: those that always run come
                 // after those that run now and then.
                 if !chance.is_empty() {
-                    let due = self.sampled(place, end);
+                    let due = self.sampled(place, end, None);
                     let mut name = c"__deadheat_ifr_due";
                     for &mark in chance {
-                        self.check(function, name, mark, place, due);
+                        self.check(function, name, mark, place, 0, due);
                         name = c"__deadheat_ifr_check";
                     }
                 }
-                for &mark in certain {
-                    match now {
-                        Some(now) => self.mark(function, now, mark, place, end),
-                        None => self.check(function, c"__deadheat_ifr_check", mark, place, end),
+                match now {
+                    Some(now) => {
+                        for &mark in certain {
+                            self.mark(function, now, mark, place, end);
+                        }
                     }
+                    None if self.without.adaptive => {
+                        for &mark in certain {
+                            self.check(function, c"__deadheat_ifr_check", mark, place, 0, end);
+                        }
+                    }
+                    // A call costs more than the count that says when it is due.
+                    None if !certain.is_empty() => {
+                        let place = self.take_place();
+                        let due = self.sampled(place, end, None);
+                        let mut name = c"__deadheat_ifr_due";
+                        for &mark in certain {
+                            self.check(function, name, mark, place, describe::GATED, due);
+                            name = c"__deadheat_ifr_check";
+                        }
+                    }
+                    None => {}
                 }
             }
+            Some(Kind::Range) if self.is_small_copy(last) => {
+                let (end, place) = self.wanted(last);
+                let due = self.sampled(place, end, None);
+                let size = ir::constant(ir::operand(last, 1)).unwrap_or(0);
+                let mut description = ir::constant(ir::operand(last, 4)).unwrap_or(0) | size;
+                if description & describe::WRITE != 0 {
+                    description |= describe::GATED;
+                }
+                description |= describe::ADAPTIVE | place << describe::PLACE;
+                self.stand(due);
+                let mut arguments = [ir::operand(last, 0), self.number(description)];
+                self.call(function, c"__deadheat_ifr_due", &mut arguments, last);
+            }
             Some(Kind::Range) => {
-                let (now, mut end, place) = self.guard(last);
-                let description = ir::constant(ir::operand(last, 4)).unwrap_or(0);
-                if description & describe::OFTEN_SHORT != 0 {
-                    end = self.unless_in_one_active_granule(now, last, description, end);
+                let (_, mut end, place) = self.guard(last);
+                let mut description = ir::constant(ir::operand(last, 4)).unwrap_or(0);
+                if !self.without.adaptive {
+                    description |= describe::ADAPTIVE;
+                    if ir::constant(ir::operand(last, 3)) == Some(0) {
+                        description |= describe::GATED;
+                        end = self.sampled(place, end, Some(ir::operand(last, 1)));
+                    }
                 }
                 self.stand(end);
                 let mut arguments: Vec<_> = (0..4).map(|at| ir::operand(last, at)).collect();
-                let adaptive = if self.without.adaptive {
-                    0
-                } else {
-                    describe::ADAPTIVE
-                };
-                arguments.push(self.number(description | adaptive | place << describe::PLACE));
+                arguments.push(self.number(description | place << describe::PLACE));
                 self.call(function, c"__deadheat_ifr_range", &mut arguments, last);
             }
             Some(Kind::String) => {
@@ -529,52 +586,13 @@ impl Lowering {
         }
     }
 
-    /// A block that runs unless the walk lies within one granule whose monitor
-    /// is active already.
-    fn unless_in_one_active_granule(
-        &self,
-        now: LLVMValueRef,
-        mark: LLVMValueRef,
-        description: u64,
-        end: LLVMValueRef,
-    ) -> LLVMValueRef {
-        let (lo, length) = (ir::operand(mark, 0), ir::operand(mark, 1));
-        self.stand(end);
-        // SAFETY: 64-bit integers in scope at the builder; a length above 8,
-        // whose shift means nothing, goes to the call by the first test.
-        unsafe {
-            let b = self.builder;
-            let none = c"".as_ptr();
-            let place = LLVMBuildAnd(b, lo, self.number(7), none);
-            let past = LLVMBuildAdd(b, place, length, none);
-            let crosses =
-                LLVMBuildICmp(b, LLVMIntPredicate::LLVMIntUGT, past, self.number(8), none);
-            let few = LLVMBuildAnd(b, length, self.number(15), none);
-            let above = LLVMBuildShl(b, self.number(1), few, none);
-            let ones = LLVMBuildSub(b, above, self.number(1), none);
-            let mut bytes = LLVMBuildShl(b, ones, place, none);
-            if description & describe::WRITE != 0 {
-                let written = LLVMBuildShl(b, bytes, self.number(8), none);
-                bytes = LLVMBuildOr(b, bytes, written, none);
-            }
-            let mask = LLVMBuildOr(b, bytes, self.number(OWNER), none);
-            let chosen = LLVMBuildAnd(b, lo, self.number(SLOT_MASK), none);
-            let slot = LLVMBuildAdd(b, chosen, self.number(SLOT_BASE), none);
-            let slot = LLVMBuildIntToPtr(b, slot, self.pointer, none);
-            let held = LLVMBuildLoad2(b, self.i64, slot, none);
-            LLVMSetAlignment(held, 8);
-            let differs = LLVMBuildXor(b, held, now, none);
-            let missing = LLVMBuildAnd(b, differs, mask, none);
-            let inactive = LLVMBuildICmp(
-                b,
-                LLVMIntPredicate::LLVMIntNE,
-                missing,
-                self.number(0),
-                none,
-            );
-            let cold = LLVMBuildOr(b, crosses, inactive, none);
-            shim::dh_split_if(cold, end, 0)
-        }
+    /// A walk over a few bytes, a structure that is copied or cleared: one monitor
+    /// as on a variable of that size, due as often.
+    fn is_small_copy(&self, mark: LLVMValueRef) -> bool {
+        let is_small = |size: u64| (1..=placement::WIDEST).contains(&size);
+        !self.without.adaptive
+            && ir::constant(ir::operand(mark, 1)).is_some_and(is_small)
+            && ir::constant(ir::operand(mark, 3)) == Some(0)
     }
 
     fn mark(
@@ -693,7 +711,7 @@ impl Lowering {
             }
         };
         self.stand(cold_end);
-        let mut arguments = [address, self.describe(mark, place)];
+        let mut arguments = [address, self.describe(mark, place, 0)];
         self.call(function, c"__deadheat_ifr_start", &mut arguments, mark);
     }
 

@@ -39,12 +39,14 @@ pub mod describe {
     pub const SHORT_SCOPE: u64 = 1 << 19;
     /// The address is a multiple of 4.
     pub const ALIGNED_4: u64 = 1 << 21;
-    /// A walk that is often only a few bytes long.
-    pub const OFTEN_SHORT: u64 = 1 << 20;
     /// May be left to chance where nothing speaks for a race (section 8).
     pub const ADAPTIVE: u64 = 1 << 22;
     /// The address is new in every turn of a loop.
     pub const IN_LOOP: u64 = 1 << 23;
+    /// One of the accesses is volatile: meant to meet atomic ones.
+    pub const VOLATILE: u64 = 1 << 24;
+    /// The site counts inline and calls the run-time only when it is due.
+    pub const GATED: u64 = 1 << 25;
     /// From this bit on: the site's place in the table of shares.
     pub const PLACE: u32 = 32;
 }
@@ -67,6 +69,8 @@ struct Start {
 /// Inserts placeholders into `function`.
 pub fn place(function: LLVMValueRef, session: Session) {
     ir::set_mark(function, ir::PLACED);
+    // SAFETY: a live function with a body.
+    unsafe { shim::dh_gather_variables(function) };
     let regions = regions::read(function, session);
     let mut starts = match regions.analysed().then(|| choose(&regions)).flatten() {
         Some(starts) => starts,
@@ -109,6 +113,7 @@ struct Joined {
     at: LLVMValueRef,
     location: Location,
     alignment: u64,
+    volatile: bool,
     write: bool,
     short: bool,
     in_loop: bool,
@@ -130,6 +135,7 @@ fn join(starts: &[Start], regions: &Regions) -> Vec<Joined> {
                 at: start.at,
                 location: seen.location,
                 alignment: seen.alignment,
+                volatile: seen.volatile,
                 write: start.write,
                 short: start.short,
                 in_loop: start.in_loop,
@@ -170,6 +176,7 @@ fn join(starts: &[Start], regions: &Regions) -> Vec<Joined> {
                 && size <= WIDEST
             {
                 last.location.size = size;
+                last.volatile |= next.volatile;
                 last.short &= next.short;
                 last.in_loop &= next.in_loop;
                 continue;
@@ -528,6 +535,9 @@ impl Emit {
         if start.in_loop {
             description |= describe::IN_LOOP;
         }
+        if start.volatile {
+            description |= describe::VOLATILE;
+        }
         if location.size <= 8 && start.alignment >= location.size.next_power_of_two() {
             description |= describe::ONE_GRANULE;
         }
@@ -652,11 +662,6 @@ impl Emit {
                     let length = unsafe {
                         let span = LLVMBuildSub(self.builder, end, *first, c"".as_ptr());
                         LLVMBuildAdd(self.builder, span, self.number(*size), c"".as_ptr())
-                    };
-                    // SAFETY: constants of one type.
-                    let description = unsafe {
-                        let flags = ir::constant(description).unwrap_or(0);
-                        LLVMConstInt(self.i64, flags | describe::OFTEN_SHORT, 0)
                     };
                     let mut arguments = [*first, length, none, none, description];
                     self.call(RANGE_MARK, &mut arguments, range.access);

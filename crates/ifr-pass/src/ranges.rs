@@ -140,7 +140,7 @@ fn groups(
         .iter()
         .enumerate()
         .filter_map(|(index, (_, effect))| {
-            let access = effect.access?;
+            let access = effect.access.filter(|access| !access.volatile)?;
             // A weak monitor may cover what is written as well: that makes the
             // fields of a structure one row.
             (access.write == write || !write)

@@ -37,6 +37,8 @@ pub struct Seen {
     pub location: Location,
     /// Largest alignment that any access promises.
     pub alignment: u64,
+    /// One of its accesses is volatile.
+    pub volatile: bool,
     /// The first write, and the first access of any kind: they name the lines
     /// of a report.
     pub write: Option<LLVMValueRef>,
@@ -223,6 +225,7 @@ pub fn read(function: LLVMValueRef, session: Session) -> Regions {
                     locations.push(Seen {
                         location,
                         alignment: access.alignment,
+                        volatile: false,
                         write: None,
                         any: instruction,
                     });
@@ -230,6 +233,7 @@ pub fn read(function: LLVMValueRef, session: Session) -> Regions {
                 });
                 let seen = &mut locations[index];
                 seen.alignment = seen.alignment.max(access.alignment);
+                seen.volatile |= access.volatile;
                 if access.write && seen.write.is_none() {
                     seen.write = Some(instruction);
                 }

@@ -72,6 +72,7 @@ unsafe extern "C" {
         capped: c_uint,
         now: *mut LLVMValueRef,
     ) -> LLVMValueRef;
+    pub fn dh_gather_variables(function: LLVMValueRef);
     pub fn dh_first_insertion(block: LLVMBasicBlockRef) -> LLVMValueRef;
     pub fn dh_set_location(instruction: LLVMValueRef, from: LLVMValueRef, function: LLVMValueRef);
     pub fn dh_forget_memory_facts(function: LLVMValueRef);

@@ -558,3 +558,45 @@ fn a_used_up_site_is_passed_by_without_a_call() {
     let call = function.find("@__deadheat_ifr_start(").unwrap();
     assert!(share < shadow && shadow < call, "{function}");
 }
+
+/// A check cuts the block it stands in. No local variable may lie behind the cut:
+/// it would no longer be in the first block.
+#[test]
+fn variables_stay_in_the_first_block() {
+    let text = optimise(
+        "deadheat-ifr",
+        "declare void @fill(ptr)
+         @shared = global i64 0
+         define void @work(ptr %p) {
+           %before = alloca i64
+           store i64 1, ptr @shared
+           %after = alloca i64
+           call void @fill(ptr %before)
+           call void @fill(ptr %after)
+           ret void
+         }",
+    );
+    let body = text.split("define void @work").nth(1).unwrap();
+    let first: Vec<&str> = body
+        .lines()
+        .skip(1)
+        .take_while(|line| line.contains("alloca"))
+        .collect();
+    assert_eq!(first.len(), 2, "{text}");
+}
+
+/// An atomic access reads the slot before it and calls the run-time after it.
+#[test]
+fn atomic_accesses_look_for_plain_ones() {
+    let text = optimise(
+        "deadheat-ifr",
+        "@counted = global i64 0
+         define i64 @count() {
+           %old = atomicrmw add ptr @counted, i64 1 seq_cst
+           ret i64 %old
+         }",
+    );
+    let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
+    assert!(at("load volatile i64") < at("atomicrmw add"));
+    assert!(at("atomicrmw add") < at("call preserve_mostcc void @__deadheat_ifr_atomic("));
+}

@@ -4,9 +4,10 @@
 //! kept, so the inline fast path spills nothing. `start`, `range` and `string`
 //! pass on where they return to (the site) and the caller's frame pointer.
 
-use crate::monitor::{self, Asker, VERY_MANY};
+use crate::monitor::{self, Asker, PLACE, VERY_MANY, VOLATILE, WRITE};
 use crate::threads::{SITES, Thread};
 use core::arch::global_asm;
+use core::sync::atomic::Ordering;
 
 /// A site that only reads is checked so many times, in a loop and elsewhere, and
 /// then every few times (paper 004, section 8: with a probability that falls with
@@ -16,9 +17,9 @@ const WARM: i32 = 1 << 10;
 /// So many times in a thread that has started very many monitors.
 const WARM_AT_LAST: i32 = 64;
 /// A warm site that was due so many times is due a quarter as often from then on.
-const HOT: i32 = 1 << 10;
+const HOT: i32 = 1 << 9;
 /// And after so many times, a quarter of that.
-const VERY_HOT: i32 = 1 << 14;
+const VERY_HOT: i32 = 1 << 12;
 
 macro_rules! tls {
     () => {
@@ -47,8 +48,64 @@ global_asm!(
     ".size __deadheat_ifr_foreign, 1",
     "__deadheat_ifr_foreign:",
     ".zero 1",
+    // How many threads wait at granules with this number (module `pauses`).
+    ".globl __deadheat_ifr_watched",
+    ".hidden __deadheat_ifr_watched",
+    ".type __deadheat_ifr_watched,@object",
+    ".size __deadheat_ifr_watched, 256",
+    ".p2align 6",
+    "__deadheat_ifr_watched:",
+    ".zero 256",
     ".text",
 );
+
+/// Saves the registers that a call of a Rust function may change and the caller
+/// keeps: eight words.
+macro_rules! save {
+    () => {
+        "push rax
+         .cfi_adjust_cfa_offset 8
+         push rcx
+         .cfi_adjust_cfa_offset 8
+         push rdx
+         .cfi_adjust_cfa_offset 8
+         push rsi
+         .cfi_adjust_cfa_offset 8
+         push rdi
+         .cfi_adjust_cfa_offset 8
+         push r8
+         .cfi_adjust_cfa_offset 8
+         push r9
+         .cfi_adjust_cfa_offset 8
+         push r10
+         .cfi_adjust_cfa_offset 8"
+    };
+}
+
+/// Takes one more word off the stack, brings the saved ones back and returns.
+macro_rules! restore_and_return {
+    () => {
+        "add rsp, 8
+         .cfi_adjust_cfa_offset -8
+         pop r10
+         .cfi_adjust_cfa_offset -8
+         pop r9
+         .cfi_adjust_cfa_offset -8
+         pop r8
+         .cfi_adjust_cfa_offset -8
+         pop rdi
+         .cfi_adjust_cfa_offset -8
+         pop rsi
+         .cfi_adjust_cfa_offset -8
+         pop rdx
+         .cfi_adjust_cfa_offset -8
+         pop rcx
+         .cfi_adjust_cfa_offset -8
+         pop rax
+         .cfi_adjust_cfa_offset -8
+         ret"
+    };
+}
 
 macro_rules! keeping_registers {
     ($name:literal, $target:literal, $site:literal, $frame:literal $(, $first:literal)*) => {
@@ -58,22 +115,7 @@ macro_rules! keeping_registers {
             concat!($name, ":"),
             ".cfi_startproc",
             $($first,)*
-            "push rax",
-            ".cfi_adjust_cfa_offset 8",
-            "push rcx",
-            ".cfi_adjust_cfa_offset 8",
-            "push rdx",
-            ".cfi_adjust_cfa_offset 8",
-            "push rsi",
-            ".cfi_adjust_cfa_offset 8",
-            "push rdi",
-            ".cfi_adjust_cfa_offset 8",
-            "push r8",
-            ".cfi_adjust_cfa_offset 8",
-            "push r9",
-            ".cfi_adjust_cfa_offset 8",
-            "push r10",
-            ".cfi_adjust_cfa_offset 8",
+            save!(),
             // Eight registers and the return address: one more word aligns.
             "sub rsp, 8",
             ".cfi_adjust_cfa_offset 8",
@@ -81,25 +123,7 @@ macro_rules! keeping_registers {
             concat!("mov ", $site, ", [rsp + 72]"),
             concat!("mov ", $frame, ", rbp"),
             concat!("call ", $target),
-            "add rsp, 8",
-            ".cfi_adjust_cfa_offset -8",
-            "pop r10",
-            ".cfi_adjust_cfa_offset -8",
-            "pop r9",
-            ".cfi_adjust_cfa_offset -8",
-            "pop r8",
-            ".cfi_adjust_cfa_offset -8",
-            "pop rdi",
-            ".cfi_adjust_cfa_offset -8",
-            "pop rsi",
-            ".cfi_adjust_cfa_offset -8",
-            "pop rdx",
-            ".cfi_adjust_cfa_offset -8",
-            "pop rcx",
-            ".cfi_adjust_cfa_offset -8",
-            "pop rax",
-            ".cfi_adjust_cfa_offset -8",
-            "ret",
+            restore_and_return!(),
             ".cfi_endproc",
             concat!(".size ", $name, ", . - ", $name),
         );
@@ -110,7 +134,8 @@ macro_rules! keeping_registers {
 // (see `monitor::not_drawn`, which says the same; what others use as well a site
 // leaves out as often as `monitor::begin_again` allows). The numbers are those of
 // `shadow` (bit 16 of a slot is `SHARED`) and `threads::Local`; bit 22 of the
-// description is `ADAPTIVE`, bit 16 `WRITE`; `Thread::skips` lies 131,072 bytes
+// description is `ADAPTIVE`, bit 16 `WRITE`, bit 25 `GATED`: the site has left out
+// its share already; `Thread::skips` lies 131,072 bytes
 // behind `Thread::counts`.
 keeping_registers!(
     "__deadheat_ifr_start",
@@ -160,11 +185,20 @@ keeping_registers!(
     "ret",
     ".cfi_adjust_cfa_offset 16",
     "6:",
+    "test esi, 0x2000000",
+    "jne 3f",
     "mov rcx, qword ptr fs:[r11 + 56]",
     "mov rax, rsi",
     "shr rax, 32",
     "dec dword ptr [rcx + 4*rax + 0x20000]",
-    "jns 7b",
+    "js 3f",
+    // Nor is it left out where a thread waits.
+    "mov eax, edi",
+    "shr eax, 3",
+    "movzx eax, al",
+    "lea rcx, [rip + __deadheat_ifr_watched]",
+    "cmp byte ptr [rcx + rax], 0",
+    "je 7b",
     "3:",
     "pop rcx",
     ".cfi_adjust_cfa_offset -8",
@@ -173,10 +207,10 @@ keeping_registers!(
     "4:"
 );
 // The whole of the inline check, for functions in which it would be too much code,
-// and for sites that read and are due now and then. Two entries: `due` first says
+// and for sites that are due now and then. Two entries: `due` first says
 // in how many turns the site is due again (each time until it is warm, then one in
 // 6 to 9, in a site that was due `HOT` times one in 21 to 33, and `VERY_HOT` times
-// one in 81 to 129); its count is in `Thread::counts`, times two, and odd once the
+// one in 81 to 129; one that writes one in 3, then one in 6 to 9); its count is in `Thread::counts`, times two, and odd once the
 // site is warm, and `Thread::turns` lies right behind. The words of
 // `threads::Local` are `now` (0), `thread` (16), `key` (24), `shares` (40), `capped` (48) and
 // `counts` (56); bit 18 of the description says that one granule has all bytes.
@@ -223,6 +257,14 @@ global_asm!(
     "xor edx, r11d",
     "and edx, 6",
     "add edx, 10",
+    // A site that writes: one in three at first, and then as above.
+    "test esi, 0x10000",
+    "je 5f",
+    "cmp eax, {hot}",
+    "jae 3f",
+    "mov edx, 4",
+    "jmp 3f",
+    "5:",
     "cmp eax, {hot}",
     "jb 3f",
     "shl edx, 2",
@@ -319,6 +361,12 @@ global_asm!(
     very_hot = const VERY_HOT,
 );
 keeping_registers!(
+    "__deadheat_ifr_atomic",
+    "__deadheat_ifr_atomic_slow",
+    "rcx",
+    "r8"
+);
+keeping_registers!(
     "__deadheat_ifr_string",
     "__deadheat_ifr_string_slow",
     "rcx",
@@ -332,46 +380,13 @@ global_asm!(
     ".type __deadheat_ifr_range,@function",
     "__deadheat_ifr_range:",
     ".cfi_startproc",
-    "push rax",
-    ".cfi_adjust_cfa_offset 8",
-    "push rcx",
-    ".cfi_adjust_cfa_offset 8",
-    "push rdx",
-    ".cfi_adjust_cfa_offset 8",
-    "push rsi",
-    ".cfi_adjust_cfa_offset 8",
-    "push rdi",
-    ".cfi_adjust_cfa_offset 8",
-    "push r8",
-    ".cfi_adjust_cfa_offset 8",
-    "push r9",
-    ".cfi_adjust_cfa_offset 8",
-    "push r10",
-    ".cfi_adjust_cfa_offset 8",
+    save!(),
     "mov r9, [rsp + 64]",
     "push rbp",
     ".cfi_adjust_cfa_offset 8",
     // The seventh argument is on the stack, where rbp was just pushed.
     "call __deadheat_ifr_range_slow",
-    "add rsp, 8",
-    ".cfi_adjust_cfa_offset -8",
-    "pop r10",
-    ".cfi_adjust_cfa_offset -8",
-    "pop r9",
-    ".cfi_adjust_cfa_offset -8",
-    "pop r8",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rdi",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rsi",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rdx",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rcx",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rax",
-    ".cfi_adjust_cfa_offset -8",
-    "ret",
+    restore_and_return!(),
     ".cfi_endproc",
     ".size __deadheat_ifr_range, . - __deadheat_ifr_range",
     // Counts the epoch; the same as `threads::release`.
@@ -406,6 +421,33 @@ global_asm!(
     ".size __deadheat_ifr_release, . - __deadheat_ifr_release",
 );
 
+/// In how many turns a site that walks is due again: what `__deadheat_ifr_due` says
+/// for one that reads a variable.
+pub fn due_again(thread: &Thread, now: u64, address: usize, description: u64) {
+    let place = (description >> PLACE) as usize % SITES;
+    let (Some(count), Some(turns)) = (thread.counts.get(place), thread.turns.get(place)) else {
+        return;
+    };
+    let left = count.load(Ordering::Relaxed) as i32;
+    let certain = match thread.started.load(Ordering::Relaxed) {
+        ..=VERY_MANY => WARM_IN_LOOP,
+        _ => WARM_AT_LAST,
+    };
+    if left & 1 == 0 && left >= -2 * certain {
+        return;
+    }
+    let turn = turns.load(Ordering::Relaxed).saturating_add(1);
+    turns.store(turn, Ordering::Relaxed);
+    let few = 10 + ((address >> 2) as u32 ^ (now >> 16) as u32) % 8 / 2 * 2;
+    let next = match (turn as i32, description & WRITE != 0) {
+        (..HOT, true) => 4,
+        (..HOT, false) | (_, true) => few,
+        (..VERY_HOT, false) => few << 2,
+        _ => few << 4,
+    };
+    count.store(next | 1, Ordering::Relaxed);
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn __deadheat_ifr_start_slow(
     address: usize,
@@ -413,7 +455,13 @@ extern "C" fn __deadheat_ifr_start_slow(
     site: usize,
     frame: usize,
 ) {
-    monitor::start(address, description, Asker { site, frame });
+    let volatile = description & VOLATILE != 0;
+    let asker = Asker {
+        site,
+        frame,
+        volatile,
+    };
+    monitor::start(address, description, asker);
 }
 
 #[unsafe(no_mangle)]
@@ -426,7 +474,25 @@ extern "C" fn __deadheat_ifr_range_slow(
     site: usize,
     frame: usize,
 ) {
-    monitor::range(lo, length, stride, rows, description, Asker { site, frame });
+    monitor::range(
+        lo,
+        length,
+        stride,
+        rows,
+        description,
+        Asker::at(site, frame),
+    );
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn __deadheat_ifr_atomic_slow(
+    address: usize,
+    description: u64,
+    held: u64,
+    site: usize,
+    frame: usize,
+) {
+    monitor::atomic(address, description, held, Asker::at(site, frame));
 }
 
 #[unsafe(no_mangle)]
@@ -438,5 +504,5 @@ extern "C" fn __deadheat_ifr_string_slow(
     frame: usize,
 ) {
     // SAFETY: the pass calls this right before the program reads the string.
-    unsafe { monitor::string(source, target, place, Asker { site, frame }) };
+    unsafe { monitor::string(source, target, place, Asker::at(site, frame)) };
 }

@@ -226,13 +226,7 @@ pub fn before_exec() {
 
 fn write_side(log: &mut Text, side: &Side) {
     log.str("side ")
-        .str(if side.freed {
-            "free"
-        } else if side.write {
-            "write"
-        } else {
-            "read"
-        })
+        .str(side.kind())
         .str(" ")
         .number(u64::from(side.size))
         .str(" ")
@@ -356,13 +350,7 @@ fn tell_plainly() {
             .str("\n");
         for (which, side) in record.sides.iter().enumerate() {
             out.str(if which == 0 { "  " } else { "  previous " })
-                .str(if side.freed {
-                    "free"
-                } else if side.write {
-                    "write"
-                } else {
-                    "read"
-                })
+                .str(side.kind())
                 .str(" of ")
                 .number(u64::from(side.size))
                 .str(" bytes at ")

@@ -44,7 +44,7 @@ struct Recent {
     /// See [`tag`]; 0 while the rest is written.
     tag: AtomicUsize,
     site: AtomicUsize,
-    /// `chain:32 | bytes:8 | 0:8 | size:16`.
+    /// `chain:32 | bytes:8 | 0:7 | volatile:1 | size:16`.
     rest: AtomicU64,
 }
 
@@ -117,6 +117,9 @@ pub struct Side {
     pub site: usize,
     pub write: bool,
     pub freed: bool,
+    pub atomic: bool,
+    /// Only the other side of a race is told so.
+    pub volatile: bool,
     pub size: u32,
     pub number: usize,
     pub kernel_id: u32,
@@ -130,6 +133,8 @@ impl Side {
         site: 0,
         write: false,
         freed: false,
+        atomic: false,
+        volatile: false,
         size: 0,
         number: 0,
         kernel_id: 0,
@@ -137,6 +142,17 @@ impl Side {
         frames: [0; FRAMES],
         created_at: [0; 8],
     };
+
+    /// What the thread did, in a word of the log.
+    pub fn kind(&self) -> &'static str {
+        match (self.freed, self.atomic, self.write) {
+            (true, _, _) => "free",
+            (_, true, true) => "atomic-write",
+            (_, true, false) => "atomic-read",
+            (_, _, true) => "write",
+            _ => "read",
+        }
+    }
 }
 
 /// Whether there can be a frame above `below` on the stack that ends at `top`.
@@ -210,6 +226,7 @@ pub struct Noted {
     pub frame: usize,
     pub stack_top: usize,
     pub write: bool,
+    pub volatile: bool,
 }
 
 impl Recent {
@@ -300,7 +317,10 @@ impl History {
     /// Remembers that a monitor was started on these bytes of the granule.
     pub fn note(&self, granule: usize, bytes: u64, size: u32, noted: Noted) {
         let chain = self.chain(noted.frame, noted.stack_top);
-        let rest = u64::from(chain) << 32 | (bytes & 0xff) << 24 | u64::from(size & 0xffff);
+        let rest = u64::from(chain) << 32
+            | (bytes & 0xff) << 24
+            | u64::from(noted.volatile) << 16
+            | u64::from(size & 0xffff);
         let tag = tag(granule, noted.epoch, noted.write);
         loop {
             for set in sets_of(granule) {
@@ -685,6 +705,7 @@ impl History {
                     side.site = site;
                     side.write = write;
                     side.size = rest as u32 & 0xffff;
+                    side.volatile = rest >> 16 & 1 != 0;
                     self.fill(side, rest);
                     return true;
                 }

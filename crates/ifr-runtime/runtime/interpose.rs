@@ -346,7 +346,7 @@ fn giving_back(block: *mut c_void, frame: usize) {
         let (frame, site) = unsafe { (*(frame as *const usize), *((frame + 8) as *const usize)) };
         // SAFETY: the program gives back a block it got from this allocator.
         let size = unsafe { malloc_usable_size(block) };
-        monitor::free(block as usize, size, Asker { site, frame });
+        monitor::free(block as usize, size, Asker::at(site, frame));
     }
 }
 
@@ -673,6 +673,7 @@ unsafe extern "C" fn fork() -> c_int {
 unsafe extern "C" fn forked() {
     threads::after_fork();
     races::forget();
+    monitor::forget();
     exit::new_process();
     SAMPLING.store(false, Ordering::Relaxed);
 }

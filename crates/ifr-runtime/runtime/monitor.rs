@@ -7,22 +7,31 @@
 //! a weak one with a strong one. The conflict of the masks is tested before
 //! the other thread's epoch is loaded.
 
+mod atomics;
+mod pauses;
 mod ranges;
 
 use crate::history::{Held, Noted, Side};
 use crate::shadow::{self, ACCESSED, SHARED, WRITTEN};
 use crate::threads::{self, Local, SITES, Thread, WORDS};
 use crate::{options, races, sys};
-use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+pub use atomics::atomic;
+use core::sync::atomic::{AtomicU8, Ordering, fence};
+pub use pauses::forget;
+use pauses::{is_watched, pause};
 pub use ranges::{range, string};
 
 const MANY: u8 = 255;
 /// Bits of a description, as the pass writes them; the low 16 are the size.
 pub const WRITE: u64 = 1 << 16;
+/// One of the accesses is volatile.
+pub const VOLATILE: u64 = 1 << 24;
+/// The site counts inline when it is due.
+const GATED: u64 = 1 << 25;
 /// May be left to chance.
 const ADAPTIVE: u64 = 1 << 22;
 /// From this bit on: the site's place in the share table.
-const PLACE: u32 = 32;
+pub const PLACE: u32 = 32;
 
 /// Under `cap=N` a site starts at most N times so many monitors between two
 /// ticks, however often its thread releases.
@@ -38,43 +47,36 @@ const PUBLISHED: u64 = 8;
 const CERTAIN: u64 = 1 << 15;
 
 /// So many monitors of a site on what others use as well are certain (and so many
-/// in a thread that has started very many), and after so many more few are left.
+/// in a thread that has started very many); after so many times that number fewer
+/// are left, and then few.
 const CERTAIN_AT_SITE: u32 = 1 << 10;
 const CERTAIN_AT_LAST: u32 = 64;
-const MANY_AT_SITE: u32 = 1 << 14;
+const MANY_AT_SITE: u32 = 32;
+const VERY_MANY_AT_SITE: u32 = 256;
 
 /// From so many on a thread's monitors are left to chance more often.
-pub const VERY_MANY: u64 = 1 << 18;
+pub const VERY_MANY: u64 = 1 << 17;
 
 /// So many of a thread's monitors are always published.
 const ALL_PUBLISHED: u64 = 1 << 12;
-
-/// A thread that uses a site for the first time waits so long with its monitor
-/// active: threads that have just begun, and regions that are short, would seldom
-/// meet otherwise.
-const PAUSE_MICROS: u64 = 100;
-/// The first ones are longer: the next thread takes that long to begin.
-const FIRST_MICROS: u64 = 500;
-const FIRST_PAUSES: u32 = 2;
-/// Pauses of one thread, and of all.
-const PAUSES: u32 = 16;
-const ALL_PAUSES: u32 = 64;
-static PAUSED: AtomicU32 = AtomicU32::new(0);
-
-/// Later a thread waits now and then where another has used the same bytes and one
-/// of them writes: at most once in so many cycles, some 10 milliseconds, which is
-/// one percent of its time; all threads together three times as often, unless one
-/// has not waited for long. What two threads do at different times is found so.
-const PAUSE_CYCLES: u64 = 1 << 25;
-const ALL_PAUSE_CYCLES: u64 = 1 << 23;
-const SELDOM_CYCLES: u64 = 1 << 28;
-static LAST_PAUSE: AtomicU64 = AtomicU64::new(0);
 
 /// Who asks, from where.
 #[derive(Clone, Copy)]
 pub struct Asker {
     pub site: usize,
     pub frame: usize,
+    /// One of the accesses is volatile.
+    pub volatile: bool,
+}
+
+impl Asker {
+    pub fn at(site: usize, frame: usize) -> Self {
+        Asker {
+            site,
+            frame,
+            volatile: false,
+        }
+    }
 }
 
 /// Whether the monitor in `held` (of another thread) is still active.
@@ -97,6 +99,7 @@ struct Clash {
     size: u32,
     write: bool,
     freed: bool,
+    atomic: bool,
     /// The other's word, of a slot or of a line.
     held: u64,
     walked: bool,
@@ -122,6 +125,10 @@ fn report(thread: &Thread, asker: Asker, clash: Clash) {
     };
     // Most are known already; a site that is gone is taken for one of those.
     other.history.find(held, &mut theirs);
+    // Volatile accesses are meant to meet atomic ones: older code has no others.
+    if clash.atomic && (theirs.site == 0 || theirs.volatile) {
+        return;
+    }
     if races::count_again((asker.site, theirs.site)) {
         return;
     }
@@ -129,6 +136,7 @@ fn report(thread: &Thread, asker: Asker, clash: Clash) {
     mine.site = asker.site;
     mine.write = clash.write;
     mine.freed = clash.freed;
+    mine.atomic = clash.atomic;
     mine.size = clash.size;
     mine.number = thread.number;
     mine.kernel_id = thread.kernel_id.load(Ordering::Relaxed);
@@ -206,6 +214,7 @@ unsafe fn granule<const NOTE: bool>(
                 size,
                 write,
                 freed: false,
+                atomic: false,
                 held: line,
                 walked: true,
             };
@@ -233,14 +242,20 @@ unsafe fn granule<const NOTE: bool>(
                 size,
                 write,
                 freed: false,
+                atomic: false,
                 held,
                 walked: false,
             };
             report(thread, asker, clash);
         }
         // What many threads only read would go back and forth between their
-        // caches with every monitor: all of them check, few publish.
-        if !write && owner != me && owner != 0 && started_many(thread) {
+        // caches with every monitor: all of them check, few publish. And the
+        // monitor of a thread that waits is left where it is: it is to meet more
+        // than the first that comes.
+        if owner != me
+            && owner != 0
+            && ((!write && started_many(thread)) || (is_watched(address) && active(held)))
+        {
             // That it is not its owner's alone is said at once, unless the
             // owner has changed it meanwhile: an old word must not come back.
             if held & SHARED == 0 {
@@ -270,86 +285,6 @@ fn started_many(thread: &Thread) -> bool {
     started > ALL_PUBLISHED && !started.is_multiple_of(PUBLISHED)
 }
 
-/// Waits, if the thread has not used the site before and may still wait, or if it
-/// is `shared` and it is time again.
-#[inline]
-fn pause(thread: &Thread, address: usize, place: usize, shared: bool) {
-    // What lies on its own stack is seldom another's.
-    let here = (&raw const address) as usize;
-    let own = (here..thread.stack_top).contains(&address);
-    if own {
-        return;
-    }
-    if thread.pauses.load(Ordering::Relaxed) < PAUSES && pause_once(thread, place % SITES) {
-        return;
-    }
-    if shared {
-        let left = thread.pause_in.load(Ordering::Relaxed);
-        if left == 0 {
-            pause_again(thread, place);
-        } else {
-            thread.pause_in.store(left - 1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Whether somebody else decides when monitors run: no waiting then.
-fn sampling() -> bool {
-    options::SAMPLE.load(Ordering::Relaxed) < 100 || options::BUDGET.load(Ordering::Relaxed) != 0
-}
-
-#[cold]
-#[inline(never)]
-fn pause_again(thread: &Thread, place: usize) {
-    if sampling() {
-        thread.pause_in.store(u32::MAX, Ordering::Relaxed);
-        return;
-    }
-    let clock = sys::cycles();
-    let mine = clock.wrapping_sub(thread.paused_at.load(Ordering::Relaxed));
-    let all = clock.wrapping_sub(LAST_PAUSE.load(Ordering::Relaxed));
-    if mine < PAUSE_CYCLES || (mine < SELDOM_CYCLES && all < ALL_PAUSE_CYCLES) {
-        // The clock stirs the choice, so that every site has its turn.
-        let later = 8 + (clock as u32 >> 4 ^ place as u32) % 32;
-        thread.pause_in.store(later, Ordering::Relaxed);
-        return;
-    }
-    LAST_PAUSE.store(clock, Ordering::Relaxed);
-    thread.paused_at.store(clock, Ordering::Relaxed);
-    sys::sleep_micros(PAUSE_MICROS);
-}
-
-/// Says whether it has waited.
-#[cold]
-#[inline(never)]
-fn pause_once(thread: &Thread, place: usize) -> bool {
-    let Some(word) = thread.known.get(place / 64) else {
-        return false;
-    };
-    let known = word.load(Ordering::Relaxed);
-    let bit = 1 << (place % 64);
-    if known & bit != 0 {
-        // By now it has seen most of its sites: no more of this.
-        if thread.started.load(Ordering::Relaxed) > ALL_PUBLISHED {
-            thread.pauses.store(PAUSES, Ordering::Relaxed);
-        }
-        return false;
-    }
-    word.store(known | bit, Ordering::Relaxed);
-    let pauses = thread.pauses.load(Ordering::Relaxed);
-    if sampling() || PAUSED.fetch_add(1, Ordering::Relaxed) >= ALL_PAUSES {
-        thread.pauses.store(PAUSES, Ordering::Relaxed);
-        return false;
-    }
-    thread.pauses.store(pauses + 1, Ordering::Relaxed);
-    sys::sleep_micros(if pauses < FIRST_PAUSES {
-        FIRST_MICROS
-    } else {
-        PAUSE_MICROS
-    });
-    true
-}
-
 fn noted(thread: &Thread, now: u64, write: bool, asker: Asker) -> Noted {
     Noted {
         epoch: epoch_of(now),
@@ -357,6 +292,7 @@ fn noted(thread: &Thread, now: u64, write: bool, asker: Asker) -> Noted {
         frame: asker.frame,
         stack_top: thread.stack_top,
         write,
+        volatile: asker.volatile,
     }
 }
 
@@ -445,8 +381,8 @@ fn count(thread: &Thread, local: &Local) {
     }
 }
 
-/// The next prize is 8 to 23 draws away, once the thread has started many, and 32
-/// to 95 once it has started very many; the address stirs the choice, so that no
+/// The next prize is 8 to 23 draws away, once the thread has started many, and 128
+/// to 255 once it has started very many; the address stirs the choice, so that no
 /// site of a loop is left out for ever.
 #[inline]
 fn refill_lottery(thread: &Thread, local: &Local, address: usize, asker: Asker) {
@@ -454,7 +390,7 @@ fn refill_lottery(thread: &Thread, local: &Local, address: usize, asker: Asker) 
     if local.lottery.load(Ordering::Relaxed) as i64 <= 0 && started > CERTAIN {
         let stir = ((address >> 3) ^ (asker.site >> 2)) as u64;
         let draws = match started > VERY_MANY {
-            true => 32 + (stir & 63),
+            true => 128 + (stir & 127),
             false => 8 + (stir & 15),
         };
         local.lottery.store(draws, Ordering::Relaxed);
@@ -494,7 +430,7 @@ unsafe fn not_drawn(
 }
 
 /// How many monitors the site may leave out on what others use as well: none at
-/// first, then two of three, and of very many five to eight.
+/// first, then two of three, of many five to eight, and of very many 20 to 27.
 #[inline]
 fn begin_again(thread: &Thread, address: usize, place: usize) {
     let place = place % SITES;
@@ -507,10 +443,11 @@ fn begin_again(thread: &Thread, address: usize, place: usize) {
         ..VERY_MANY => CERTAIN_AT_SITE,
         _ => CERTAIN_AT_LAST,
     };
-    let left_out = match started {
-        _ if started < certain => 0,
+    let left_out = match started / certain {
+        0 => 0,
         ..MANY_AT_SITE => 2,
-        _ => 5 + (address >> 3 & 3) as u32,
+        ..VERY_MANY_AT_SITE => 5 + (address >> 3 & 3) as u32,
+        _ => 20 + (address >> 3 & 7) as u32,
     };
     skips.store(left_out, Ordering::Relaxed);
 }
@@ -554,7 +491,14 @@ pub fn start(address: usize, description: u64, asker: Asker) {
         };
     }
     spent.end(thread);
-    pause(thread, address, (description >> PLACE) as usize, shared);
+    let write = description & WRITE != 0;
+    pause(
+        thread,
+        address,
+        (description >> PLACE) as usize,
+        write,
+        shared,
+    );
     thread.busy.store(false, Ordering::Relaxed);
 }
 
@@ -607,6 +551,7 @@ unsafe fn scan_slots(
                     size: (hi - lo).min(u32::MAX as usize) as u32,
                     write,
                     freed,
+                    atomic: false,
                     held,
                     walked: false,
                 };
@@ -686,6 +631,7 @@ pub fn free(address: usize, size: usize, asker: Asker) {
                             size: size.min(u32::MAX as usize) as u32,
                             write: true,
                             freed: true,
+                            atomic: false,
                             held,
                             walked: true,
                         };

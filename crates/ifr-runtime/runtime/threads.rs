@@ -161,10 +161,15 @@ pub struct Thread {
     /// Sites that were used by this thread before, and pauses so far.
     pub known: [AtomicU64; SITES / 64],
     pub pauses: AtomicU32,
-    /// When it last paused on what others use as well, by the processor's clock,
-    /// and how many monitors later it looks at that clock again.
+    /// It has created a thread.
+    pub creates: AtomicBool,
+    /// Up to when it has used its time for pauses, by the processor's clock.
     pub paused_at: AtomicU64,
-    pub pause_in: AtomicU32,
+    /// How often it has waited at each site, how often it may at one, and how many
+    /// it has passed by since.
+    pub waits: [AtomicU32; SITES],
+    pub wait_level: AtomicU32,
+    pub passed_by: AtomicU32,
 }
 
 // `entry` takes it to be so.
@@ -388,6 +393,7 @@ pub fn enter(origin: &Origin<'_>) {
         (*record).ended.store(0, Ordering::Relaxed);
         (*record).joining.store(0, Ordering::Relaxed);
         (*record).pauses.store(0, Ordering::Relaxed);
+        (*record).creates.store(false, Ordering::Relaxed);
         for word in &(*record).known {
             if word.load(Ordering::Relaxed) != 0 {
                 word.store(0, Ordering::Relaxed);
@@ -449,6 +455,9 @@ pub fn count_main() {
 pub fn expect_another() {
     if !is_ready() {
         return;
+    }
+    if let Some(creator) = current() {
+        creator.creates.store(true, Ordering::Relaxed);
     }
     let _held = LOCK.lock();
     if LIVE.fetch_add(1, Ordering::Relaxed) == 1 {

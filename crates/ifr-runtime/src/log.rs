@@ -17,6 +17,8 @@ pub enum End {
 pub enum Kind {
     Read,
     Write,
+    AtomicRead,
+    AtomicWrite,
     Free,
     Unknown,
 }
@@ -156,6 +158,8 @@ impl Log {
                 let kind = match words.next()? {
                     "read" => Kind::Read,
                     "write" => Kind::Write,
+                    "atomic-read" => Kind::AtomicRead,
+                    "atomic-write" => Kind::AtomicWrite,
                     "free" => Kind::Free,
                     "unknown" => Kind::Unknown,
                     _ => return None,

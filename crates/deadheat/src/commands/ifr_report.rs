@@ -37,8 +37,8 @@ fn frames(map: &ModuleMap, addresses: &[u64]) -> Vec<Frame> {
 
 fn access(map: &ModuleMap, side: &Side, address: u64) -> Access {
     let kind = match side.kind {
-        Kind::Read => AccessKind::Read,
-        Kind::Write => AccessKind::Write,
+        Kind::Read | Kind::AtomicRead => AccessKind::Read,
+        Kind::Write | Kind::AtomicWrite => AccessKind::Write,
         Kind::Free => AccessKind::Free,
         Kind::Unknown => AccessKind::Unknown,
     };
@@ -50,6 +50,7 @@ fn access(map: &ModuleMap, side: &Side, address: u64) -> Access {
         .map(|site| map.site(site.saturating_sub(1)))
         .unwrap_or_default();
     let mut access = Access::new(kind, side.size, site);
+    access.atomic = matches!(side.kind, Kind::AtomicRead | Kind::AtomicWrite);
     access.address = Some(address);
     access.thread = Some(side.kernel_thread);
     access.stack = frames(map, &side.frames);

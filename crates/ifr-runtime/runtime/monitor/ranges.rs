@@ -4,12 +4,12 @@
 //! that the thread has made in this epoch is not made again.
 
 use super::{
-    ADAPTIVE, Asker, Clash, PLACE, Spent, WRITE, active, count, granules, not_drawn, noted, pause,
-    report, scan_slots, use_page, within_cap,
+    ADAPTIVE, Asker, Clash, GATED, PLACE, Spent, WRITE, active, count, granules, not_drawn, noted,
+    pause, report, scan_slots, use_page, within_cap,
 };
-use crate::options;
 use crate::shadow::{self, ACCESSED, WRITTEN};
 use crate::threads::{self, Thread, WALKS, Walk};
+use crate::{entry, options};
 use core::sync::atomic::{Ordering, fence};
 
 /// Shorter rows are monitored by their granules.
@@ -53,6 +53,7 @@ unsafe fn lines(thread: &Thread, now: u64, lo: usize, hi: usize, write: bool, as
                         size: 64,
                         write,
                         freed: false,
+                        atomic: false,
                         held,
                         walked: true,
                     };
@@ -166,6 +167,9 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
     }
     let spent = Spent::begin();
     let write = description & WRITE != 0;
+    if description & GATED != 0 {
+        entry::due_again(thread, now, lo, description);
+    }
     // SAFETY: `now` is not 0, so the tables are reserved.
     let passed_by = description & ADAPTIVE != 0
         && rows <= 1
@@ -185,7 +189,7 @@ pub fn range(lo: usize, length: usize, stride: usize, rows: usize, description: 
         shared = unsafe { walk(thread, now, rows, write, asker) };
     }
     spent.end(thread);
-    pause(thread, lo, (description >> PLACE) as usize, shared);
+    pause(thread, lo, (description >> PLACE) as usize, write, shared);
     thread.busy.store(false, Ordering::Relaxed);
 }
 
