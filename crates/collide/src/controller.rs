@@ -6,8 +6,10 @@
 //! thread was stopped anyway, and the traps. Time stopped counts in full, as
 //! if everybody had waited, because at a lock or barrier everybody does; only
 //! long waits, which end early when nobody makes progress, are divided by the
-//! number of CPUs the program keeps busy. Long waits have a share of their own
-//! and are shortened when it is used up; the pace follows what the rest costs.
+//! number of CPUs the program keeps busy. Waits, at code that runs rarely
+//! enough to earn more than the short hold, have a share of their own: how
+//! much of the time its breakpoint stood a site earns follows what they cost.
+//! The pace follows what the rest costs.
 
 /// What the user asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,6 +29,8 @@ pub struct Interval {
     pub tool_cpu: f64,
     /// Seconds threads were stopped for short.
     pub short_stops: f64,
+    /// Seconds threads were held for longer, up to a millisecond.
+    pub middle_stops: f64,
     /// Seconds threads were stopped longer than a millisecond.
     pub long_stops: f64,
     /// Breakpoints and data breakpoints hit.
@@ -43,8 +47,18 @@ const TRAP: f64 = 8e-6;
 /// Seconds between two settings of the pace: long enough to see what the last
 /// one did.
 const SETTING: f64 = 0.4;
-/// The share of the goal that long waits may use.
-const LONG_SHARE: f64 = 0.35;
+/// The share of the goal that waits may use.
+const WAITS: f64 = 0.2;
+
+/// Sums since the pace was last set.
+#[derive(Debug, Clone, Default)]
+struct Since {
+    seconds: f64,
+    waits: f64,
+    /// All costs but waits.
+    rest: f64,
+    samples: f64,
+}
 
 #[derive(Debug, Clone)]
 pub struct Controller {
@@ -53,28 +67,32 @@ pub struct Controller {
     pace: f64,
     /// Averages over about a second.
     overhead: f64,
-    long: f64,
+    waits: f64,
     rate: f64,
     age: f64,
-    /// Since the pace was last set: seconds, cost without long waits, samples.
-    since: (f64, f64, f64),
+    /// Share of the time its breakpoint stood for which a thread may be held.
+    wait_share: f64,
+    since: Since,
 }
 
 impl Controller {
     pub fn new(goal: Goal) -> Controller {
         let pace = match goal {
             Goal::Rate(rate) => rate,
-            Goal::Overhead(share) => (share * 4000.0).clamp(1.0, 500.0),
+            Goal::Overhead(share) => (share * 6000.0).clamp(1.0, 500.0),
         };
-        Controller {
+        let mut controller = Controller {
             goal,
             pace,
             overhead: 0.0,
-            long: 0.0,
+            waits: 0.0,
             rate: 0.0,
             age: 0.0,
-            since: (0.0, 0.0, 0.0),
-        }
+            wait_share: 0.0,
+            since: Since::default(),
+        };
+        controller.wait_share = controller.goal_share() / 2.0;
+        controller
     }
 
     /// Takes in what the last interval cost and sets the pace anew.
@@ -83,34 +101,43 @@ impl Controller {
             return;
         }
         let parallel = (interval.program_cpu / interval.seconds).max(1.0);
-        let long = interval.long_stops / parallel / interval.seconds;
-        let cost = (interval.short_stops + interval.traps as f64 * TRAP) / interval.seconds
-            + long
+        let waits = (interval.middle_stops + interval.long_stops / parallel) / interval.seconds;
+        let rest = (interval.short_stops + interval.traps as f64 * TRAP) / interval.seconds
             + interval.tool_cpu / interval.seconds / interval.cpus.max(1.0);
         // Averages over about a second; at the beginning over what there is.
         self.age += interval.seconds;
         let weight = (interval.seconds / self.age.min(1.0)).min(1.0);
-        self.overhead += weight * (cost - self.overhead);
-        self.long += weight * (long - self.long);
+        self.overhead += weight * (waits + rest - self.overhead);
+        self.waits += weight * (waits - self.waits);
         self.rate += weight * (interval.samples as f64 / interval.seconds - self.rate);
-        self.since.0 += interval.seconds;
-        self.since.1 += (cost - long) * interval.seconds;
-        self.since.2 += interval.samples as f64;
-        if self.since.0 >= SETTING {
+        self.since.seconds += interval.seconds;
+        self.since.waits += waits * interval.seconds;
+        self.since.rest += rest * interval.seconds;
+        self.since.samples += interval.samples as f64;
+        if self.since.seconds >= SETTING {
             self.set_pace();
         }
     }
 
     fn set_pace(&mut self) {
-        let (seconds, cost, samples) = std::mem::take(&mut self.since);
+        let Since {
+            seconds,
+            waits,
+            rest,
+            samples,
+        } = std::mem::take(&mut self.since);
+        let for_waits = self.goal_share() * WAITS;
+        let factor = for_waits / (waits / seconds).max(for_waits / 2.0);
+        self.wait_share = (self.wait_share * factor.clamp(0.5, 1.2))
+            .clamp(self.goal_share() / 100.0, self.goal_share());
         let (factor, lowest, highest) = match self.goal {
             Goal::Rate(rate) if rate > 0.0 => {
                 (rate / (samples / seconds).max(rate / 2.0), 1.0, rate * 4.0)
             }
             Goal::Rate(_) => (0.0, 0.0, 0.0),
             Goal::Overhead(share) => {
-                let left = share - self.long.min(share * LONG_SHARE);
-                let factor = left / (cost / seconds).max(left / 2.0);
+                let left = share - self.waits.min(for_waits);
+                let factor = left / (rest / seconds).max(left / 2.0);
                 (factor, (share * 200.0).clamp(1.0, 20.0), 5000.0)
             }
         };
@@ -138,9 +165,14 @@ impl Controller {
         (left * seconds * cpus / each) as usize
     }
 
-    /// Long waits have used up their share for now.
-    pub fn spare_long_waits(&self) -> bool {
-        self.long > self.goal_share() * LONG_SHARE
+    /// Waits have used up their share for now.
+    pub fn spare_waits(&self) -> bool {
+        self.waits > self.goal_share() * WAITS
+    }
+
+    /// How much of the time its breakpoint stood a thread may be held.
+    pub fn wait_share(&self) -> f64 {
+        self.wait_share
     }
 
     /// The share of the time that may be spent on waits: of the goal, or of
@@ -210,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn long_waits_have_a_share_of_their_own() {
+    fn waits_have_a_share_of_their_own() {
         let mut controller = Controller::new(Goal::Overhead(0.05));
         for _ in 0..20 {
             controller.measure(&Interval {
@@ -221,6 +253,23 @@ mod tests {
                 ..Interval::default()
             });
         }
-        assert!(controller.spare_long_waits());
+        assert!(controller.spare_waits());
+    }
+
+    #[test]
+    fn waits_settle_at_their_share() {
+        let mut controller = Controller::new(Goal::Overhead(0.05));
+        // Four breakpoints stand at any time: a thread is held for what they
+        // earn.
+        for _ in 0..300 {
+            controller.measure(&Interval {
+                seconds: 0.1,
+                middle_stops: 0.1 * 4.0 * controller.wait_share(),
+                program_cpu: 0.2,
+                cpus: 2.0,
+                ..Interval::default()
+            });
+        }
+        assert!((0.008..0.012).contains(&controller.waits), "{controller:?}");
     }
 }

@@ -8,6 +8,11 @@
 //! forgotten: a part of them stands at any time, in turns, and one that fires
 //! is a sample like any other and live from then on.
 //!
+//! A sweep plants only the last site of each run, sites that follow each
+//! other without a jump or call between: whoever enters the run comes past
+//! it. What it says holds for the whole run. A jump into the middle makes the
+//! sites before it look live; they go cold again when they do not fire.
+//!
 //! Equal preference for rarely and often executed locations follows as in the
 //! paper: a picked location holds its breakpoint until it is executed.
 
@@ -20,7 +25,7 @@ use std::ops::Range;
 /// times a second is found by it.
 const SWEEP_DWELL: u32 = 40_000;
 /// Microseconds a breakpoint stands at code not seen to run yet.
-const COLD_DWELL: u32 = 3_000_000;
+const COLD_DWELL: u32 = 6_000_000;
 /// The same for live code before it is given up for this time.
 const LIVE_DWELL: u32 = 4_000_000;
 /// Breakpoints that may stand at cold code at one time.
@@ -28,11 +33,14 @@ const COLD_STANDING: usize = 2048;
 /// Breakpoints of the first sweep that may stand at one time.
 const SWEEP_STANDING: usize = 2048;
 /// Live breakpoints that may stand or wait at one time.
-const LIVE_STANDING: usize = 512;
+const LIVE_STANDING: usize = 768;
 /// Live code whose breakpoint has expired this often in a row is cold again.
 const EXPIRIES: u8 = 3;
 /// Picks of one live site that may wait at one time.
 const QUEUED: u16 = 64;
+/// Neighbouring sites that are swept together: the holder reads their code at
+/// one go.
+const CHUNK: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Temperature {
@@ -65,7 +73,7 @@ struct Instance {
 struct ModuleSites {
     sites: Range<u32>,
     instances: Vec<Instance>,
-    /// Sites in random order, for sweeps.
+    /// Sites in chunks of neighbours, the chunks in random order, for sweeps.
     order: Vec<u32>,
     cursor: usize,
     /// The first sweep has been through all of it.
@@ -155,11 +163,15 @@ impl Sampler {
             });
         }
         let end = self.sites.len() as u32;
-        let mut order: Vec<u32> = (first..end).collect();
-        for at in (1..order.len()).rev() {
+        let mut chunks: Vec<u32> = (first..end).step_by(CHUNK).collect();
+        for at in (1..chunks.len()).rev() {
             let other = (self.random() % (at as u64 + 1)) as usize;
-            order.swap(at, other);
+            chunks.swap(at, other);
         }
+        let order = chunks
+            .into_iter()
+            .flat_map(|chunk| chunk..end.min(chunk + CHUNK as u32))
+            .collect();
         self.by_key.insert(key.to_string(), self.modules.len());
         self.modules.push(ModuleSites {
             sites: first..end,
@@ -194,6 +206,32 @@ impl Sampler {
     fn module_of(&self, site: u32) -> usize {
         self.modules
             .partition_point(|module| module.sites.end <= site)
+    }
+
+    /// The sites that follow each other without a jump, this one among them.
+    fn run(&self, site: u32) -> Range<u32> {
+        let falls_through = |site: u32| {
+            self.sites
+                .get(site as usize)
+                .is_some_and(|site| site.code.falls_through)
+        };
+        let mut run = site..site + 1;
+        while run.start > 0 && falls_through(run.start - 1) {
+            run.start -= 1;
+        }
+        while falls_through(run.end - 1) {
+            run.end += 1;
+        }
+        run
+    }
+
+    /// A cold site that may be seen to run again: the last of its run, or one
+    /// whose run is live.
+    fn may_stand_cold(&self, site: u32) -> bool {
+        let state = &self.sites[site as usize];
+        state.temperature == Temperature::Cold
+            && (!state.code.falls_through
+                || self.sites[self.run(site).end as usize - 1].temperature == Temperature::Live)
     }
 
     fn pick(&mut self, site: u32, purpose: Purpose, delay_cap: u32) -> Option<Pick> {
@@ -282,7 +320,8 @@ impl Sampler {
                 };
                 *cursor += 1;
                 self.counts.swept += 1;
-                if self.sites[site as usize].temperature == Temperature::Unknown {
+                let state = &self.sites[site as usize];
+                if state.temperature == Temperature::Unknown && !state.code.falls_through {
                     picks.extend(self.pick(site, Purpose::Sweep, 0));
                 }
             }
@@ -328,7 +367,7 @@ impl Sampler {
                 }
                 let site = order[*cursor];
                 *cursor += 1;
-                if self.sites[site as usize].temperature == Temperature::Cold {
+                if self.may_stand_cold(site) {
                     picks.extend(self.pick(site, Purpose::Cold, delay_cap));
                 }
             }
@@ -399,11 +438,23 @@ impl Sampler {
                     };
                 }
                 self.counts.fired += 1;
-                self.make_live(ended.site);
+                if purpose == Purpose::Live {
+                    self.make_live(ended.site);
+                } else {
+                    for site in self.run(ended.site) {
+                        self.make_live(site);
+                    }
+                }
             }
             Outcome::Expired => {
                 state.expiries = state.expiries.saturating_add(1);
-                if purpose != Purpose::Live || state.expiries >= EXPIRIES {
+                if purpose == Purpose::Sweep {
+                    for site in self.run(ended.site) {
+                        if self.sites[site as usize].temperature == Temperature::Unknown {
+                            self.sites[site as usize].temperature = Temperature::Cold;
+                        }
+                    }
+                } else if purpose == Purpose::Cold || state.expiries >= EXPIRIES {
                     self.make_not_live(ended.site, Temperature::Cold);
                 }
             }
@@ -431,6 +482,7 @@ mod tests {
                 address: 0x1000 + at * 4,
                 length: 4,
                 frame: false,
+                falls_through: false,
                 bytes: [0x90; 15],
             })
             .collect();
@@ -503,6 +555,66 @@ mod tests {
             standing += sampler.live_picks(50, 15_000).len();
         }
         assert_eq!(standing, 3 * usize::from(QUEUED));
+    }
+
+    /// Six sites: three that follow each other, one alone, two.
+    fn runs() -> Sampler {
+        let mut sampler = sampler(6);
+        for site in [0, 1, 4] {
+            sampler.sites[site].code.falls_through = true;
+        }
+        sampler
+    }
+
+    #[test]
+    fn a_sweep_plants_the_last_site_of_a_run_and_learns_of_all() {
+        let mut sampler = runs();
+        let picks = sampler.sweep_picks(10);
+        let mut planted: Vec<u32> = picks.iter().map(|pick| pick.site).collect();
+        planted.sort_unstable();
+        assert_eq!(planted, [2, 3, 5]);
+        for pick in &picks {
+            let outcome = if pick.site == 2 {
+                Outcome::Seen
+            } else {
+                Outcome::Expired
+            };
+            sampler.ended(&ended(pick, outcome));
+        }
+        assert!(sampler.sweep_picks(10).is_empty());
+        let mut live = sampler.live.clone();
+        live.sort_unstable();
+        assert_eq!(live, [0, 1, 2]);
+        let mut cold: Vec<u32> = sampler
+            .cold_picks(10, 100)
+            .iter()
+            .map(|pick| pick.site)
+            .collect();
+        cold.sort_unstable();
+        assert_eq!(cold, [3, 5]);
+    }
+
+    #[test]
+    fn a_site_jumped_over_goes_cold_alone_and_is_tried_again() {
+        let mut sampler = runs();
+        for pick in sampler.sweep_picks(10) {
+            sampler.ended(&ended(&pick, Outcome::Seen));
+        }
+        let pick = loop {
+            let picks = sampler.live_picks(1, 100);
+            if picks[0].site == 0 {
+                break picks[0];
+            }
+            sampler.ended(&ended(&picks[0], Outcome::Sampled));
+        };
+        for _ in 0..EXPIRIES {
+            sampler.ended(&ended(&pick, Outcome::Expired));
+        }
+        assert!(!sampler.live.contains(&0) && sampler.live.contains(&1));
+        let cold = sampler.cold_picks(10, 100);
+        assert_eq!(cold.iter().map(|pick| pick.site).collect::<Vec<_>>(), [0]);
+        sampler.ended(&ended(&cold[0], Outcome::Sampled));
+        assert!(sampler.live.contains(&0));
     }
 
     #[test]

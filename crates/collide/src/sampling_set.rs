@@ -2,8 +2,8 @@
 //! may be sampled (paper 002, section 3.1.1).
 //!
 //! The paper needs debugging symbols to disassemble. Here function bounds come
-//! from symbols, unwind tables or Go's function table, whichever a module has,
-//! so stripped programs work. A breakpoint planted into data would change what
+//! from symbols (Go's function table among them) or unwind tables, whichever a
+//! module has, so stripped programs work. A breakpoint planted into data would change what
 //! the program reads, so data between instructions must never be taken for
 //! code: a function is swept linearly only if everything in it decodes, no
 //! branch lands inside an instruction and nobody refers to its bytes as data;
@@ -18,7 +18,7 @@
 
 use crate::instruction::{Analyser, LONGEST, decode};
 use crate::scope::Scope;
-use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use symbols::Module;
@@ -31,6 +31,9 @@ pub struct CodeSite {
     pub length: u8,
     /// rbp is the frame pointer here.
     pub frame: bool,
+    /// Whoever executes this goes on to the next site of the set: there is
+    /// no jump, call or return between the two.
+    pub falls_through: bool,
     pub bytes: [u8; LONGEST],
 }
 
@@ -66,7 +69,11 @@ pub fn build(module: &Module, scope: &Scope, string_functions: &HashSet<u64>) ->
     for (start, function) in &functions {
         let body = Body::sweep(&code, *start..function.end);
         body.collect_data_references(&code, &starts, &mut data);
-        swept.push((function, body));
+        let named = function.name.as_deref();
+        let is_string_function = string_functions.contains(start);
+        if scope.samples(module, named, *start, is_string_function) {
+            swept.push(body);
+        }
     }
     let constant = |address: u64| {
         module
@@ -76,12 +83,7 @@ pub fn build(module: &Module, scope: &Scope, string_functions: &HashSet<u64>) ->
     let is_go = is_go(module);
     let mut analyser = Analyser::default();
     let mut sites = Vec::new();
-    for (function, mut body) in swept {
-        let named = function.name.as_deref();
-        let is_string_function = string_functions.contains(&body.range.start);
-        if !scope.samples(module, named, body.range.start, is_string_function) {
-            continue;
-        }
+    for mut body in swept {
         if body.doubtful || data.range(body.range.clone()).next().is_some() {
             body = Body::follow(&code, body.range.clone(), &data);
         }
@@ -104,7 +106,7 @@ pub fn is_go(module: &Module) -> bool {
     module
         .sections()
         .iter()
-        .any(|section| section.name == ".gopclntab")
+        .any(|section| section.name.ends_with(".gopclntab") || section.name == ".go.buildinfo")
 }
 
 /// An access to the descriptor of the running goroutine: through r14, which
@@ -158,6 +160,15 @@ impl<'a> Code<'a> {
             .find(|(range, _)| range.contains(&address))
     }
 
+    /// Bytes of one section from `start` on, up to `end` at most.
+    fn from(&self, start: u64, end: u64) -> &'a [u8] {
+        self.section(start).map_or(&[], |(range, bytes)| {
+            let first = (start - range.start) as usize;
+            let last = (end.min(range.end) - range.start) as usize;
+            bytes.get(first..last).unwrap_or_default()
+        })
+    }
+
     fn instruction(&self, address: u64) -> Option<Instruction> {
         let (range, bytes) = self.section(address)?;
         let at = (address - range.start) as usize;
@@ -203,9 +214,6 @@ fn functions(module: &Module, code: &Code<'_>) -> BTreeMap<u64, Function> {
     for symbol in module.functions() {
         add(symbol.start..symbol.start + symbol.size, Some(symbol.name));
     }
-    for range in go_functions(module) {
-        add(range, None);
-    }
     let starts: Vec<u64> = found.keys().copied().collect();
     for pair in starts.windows(2) {
         if let Some(function) = found.get_mut(&pair[0]) {
@@ -213,45 +221,6 @@ fn functions(module: &Module, code: &Code<'_>) -> BTreeMap<u64, Function> {
         }
     }
     found
-}
-
-/// Function bounds by Go's own table, which a stripped Go program keeps
-/// (`.gopclntab`, the form of Go 1.18 and later).
-fn go_functions(module: &Module) -> Vec<Range<u64>> {
-    let Some(section) = module
-        .sections()
-        .iter()
-        .find(|section| section.name == ".gopclntab")
-    else {
-        return Vec::new();
-    };
-    let length = (section.addresses.end - section.addresses.start) as usize;
-    let Some(table) = module.bytes_at(section.addresses.start, length) else {
-        return Vec::new();
-    };
-    parse_go_functions(table).unwrap_or_default()
-}
-
-fn parse_go_functions(table: &[u8]) -> Option<Vec<Range<u64>>> {
-    let word = |at: usize| -> Option<u32> {
-        Some(u32::from_le_bytes(table.get(at..at + 4)?.try_into().ok()?))
-    };
-    let long = |at: usize| -> Option<u64> {
-        Some(u64::from_le_bytes(table.get(at..at + 8)?.try_into().ok()?))
-    };
-    if !matches!(word(0)?, 0xffff_fff0 | 0xffff_fff1) || table.get(7) != Some(&8) {
-        return None;
-    }
-    let count = usize::try_from(long(8)?).ok()?;
-    let text = long(24)?;
-    let functions = usize::try_from(long(64)?).ok()?;
-    let mut ranges = Vec::new();
-    for index in 0..count {
-        let start = word(functions + index * 8)?;
-        let end = word(functions + (index + 1) * 8)?;
-        ranges.push(text + u64::from(start)..text + u64::from(end));
-    }
-    Some(ranges)
 }
 
 /// The instructions of one function.
@@ -271,11 +240,14 @@ impl Body {
             doubtful: false,
         };
         let mut at = range.start;
+        let bytes = code.from(range.start, range.end + LONGEST as u64);
+        let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
         while at < range.end {
-            let Some(instruction) = code.instruction(at) else {
+            let instruction = decoder.decode();
+            if instruction.is_invalid() {
                 body.doubtful = true;
                 break;
-            };
+            }
             at = instruction.next_ip();
             body.instructions.push(instruction);
         }
@@ -370,13 +342,27 @@ impl Body {
         sites: &mut Vec<CodeSite>,
     ) {
         let frame = self.has_frame_pointer();
+        // Where the instructions since the last site lead without a jump.
+        let mut leads_to = None;
         for instruction in &self.instructions {
+            let led_here = leads_to == Some(instruction.ip());
+            if led_here && instruction.flow_control() == FlowControl::Next {
+                leads_to = Some(instruction.next_ip());
+            } else if led_here {
+                leads_to = None;
+            }
             if analyser.sampled(instruction, frame, constant).is_ok() {
                 let address = instruction.ip();
+                if led_here && let Some(last) = sites.last_mut() {
+                    last.falls_through = true;
+                }
+                leads_to = (instruction.flow_control() == FlowControl::Next)
+                    .then(|| instruction.next_ip());
                 sites.push(CodeSite {
                     address,
                     length: instruction.len() as u8,
                     frame,
+                    falls_through: false,
                     bytes: code.bytes(address, instruction.len()),
                 });
             }

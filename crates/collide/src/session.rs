@@ -103,6 +103,8 @@ pub struct Totals {
     pub samples: u64,
     pub fired: u64,
     pub catches: u64,
+    /// Threads that came second to a breakpoint.
+    pub bounced: u64,
     pub holder_cpu: f64,
     pub front_cpu: f64,
     pub stopped: f64,
@@ -115,12 +117,19 @@ pub struct Finished {
     pub totals: Totals,
 }
 
-const TICK: Duration = Duration::from_millis(40);
+/// Longest time between two looks; the holder's news wake it earlier.
+const TICK: Duration = Duration::from_millis(100);
+/// Seconds for which the holder has live picks in stock.
+const SUPPLY: f64 = 0.25;
 const MEASURE: Duration = Duration::from_millis(100);
-/// Stops longer than this are "long waits" to the controller.
+/// Nanoseconds: stops longer than this are "waits" to the controller. A sample
+/// at code that runs all the time is over sooner.
+const WAIT: u64 = 200_000;
+/// Stops longer than this are "long waits", which end early where everybody
+/// waits.
 const LONG: u64 = 1_000_000;
 /// CPU seconds it takes to plant and remove one breakpoint of a sweep.
-const SWEEP_COST: f64 = 8e-6;
+const SWEEP_COST: f64 = 6e-6;
 /// A process younger than this is not looked into: most forked children are
 /// gone or another program by then.
 const INFANCY: Duration = Duration::from_millis(30);
@@ -147,6 +156,8 @@ struct Session<'a> {
     totals: Totals,
     queued: usize,
     pace_sent: (u32, u32),
+    cpus: f64,
+    last_picked: Instant,
     cold_debt: f64,
     /// CPU time spent on work done once: disassembly, names of new races.
     once: u64,
@@ -163,6 +174,7 @@ struct Session<'a> {
 struct CpuThen {
     holder: u64,
     overlapped: u64,
+    bounced: u64,
     front: u64,
     program: HashMap<i32, u64>,
 }
@@ -249,6 +261,9 @@ impl<'a> Session<'a> {
             totals: Totals::default(),
             queued: 0,
             pace_sent: (0, 0),
+            // Asking takes a dozen system calls.
+            cpus: cpus(),
+            last_picked: now,
             cold_debt: 0.0,
             once: 0,
             program_status: None,
@@ -287,7 +302,7 @@ impl<'a> Session<'a> {
             if now.duration_since(self.last_measured) >= MEASURE {
                 self.measure(now);
             }
-            self.pick();
+            self.pick(now);
             if now >= next_status {
                 next_status = now + Duration::from_millis(500);
                 status(&Status {
@@ -366,6 +381,7 @@ impl<'a> Session<'a> {
             Event::Cost {
                 cpu,
                 stopped,
+                bounced,
                 overlapped,
                 standing: _,
                 queued,
@@ -373,10 +389,13 @@ impl<'a> Session<'a> {
                 let used = cpu.saturating_sub(self.cpu_then.holder);
                 let free = overlapped.saturating_sub(self.cpu_then.overlapped);
                 self.interval.tool_cpu += used.saturating_sub(free) as f64 * 1e-9;
+                self.interval.traps += bounced.saturating_sub(self.cpu_then.bounced);
+                self.cpu_then.bounced = bounced;
                 self.cpu_then.holder = cpu;
                 self.cpu_then.overlapped = overlapped;
                 self.totals.holder_cpu = cpu as f64 * 1e-9;
                 self.totals.stopped = stopped as f64 * 1e-9;
+                self.totals.bounced = bounced;
                 self.queued = queued as usize;
             }
             Event::ProgramEnded { status } => self.program_status = Some(status),
@@ -413,6 +432,8 @@ impl<'a> Session<'a> {
                 let seconds = ended.stopped as f64 * 1e-9;
                 if ended.stopped > LONG {
                     self.interval.long_stops += seconds;
+                } else if ended.stopped > WAIT {
+                    self.interval.middle_stops += seconds;
                 } else {
                     self.interval.short_stops += seconds;
                 }
@@ -445,17 +466,18 @@ impl<'a> Session<'a> {
         }
         self.cpu_then.program = program;
         self.interval.seconds = now.duration_since(self.last_measured).as_secs_f64();
-        self.interval.cpus = cpus();
+        self.interval.cpus = self.cpus;
         self.last_measured = now;
         self.controller.measure(&self.interval);
         self.interval = Interval::default();
     }
 
     /// Keeps the holder supplied.
-    fn pick(&mut self) {
-        let tick = TICK.as_secs_f64();
+    fn pick(&mut self, now: Instant) {
+        let passed = now.duration_since(self.last_picked).as_secs_f64();
+        self.last_picked = now;
         let pace = self.controller.pace();
-        let share = (self.controller.goal_share() * 1e6) as u32;
+        let share = (self.controller.wait_share() * 1e6) as u32;
         let told = (pace.round() as u32, share);
         if told != self.pace_sent {
             self.link.send(&Order::Pace {
@@ -468,24 +490,26 @@ impl<'a> Session<'a> {
         if pace <= 0.0 {
             return;
         }
-        let cap = if self.controller.spare_long_waits() {
+        let cap = if self.controller.spare_waits() {
             SHORT_DELAY * 4
         } else {
             u32::MAX
         };
-        let wanted = (pace * 0.12).ceil() as usize + 2;
+        let wanted = (pace * SUPPLY).ceil() as usize + 2;
         let mut picks = self
             .sampler
             .live_picks(wanted.saturating_sub(self.queued), cap);
         self.queued += picks.len();
-        self.cold_debt += tick;
+        self.cold_debt = (self.cold_debt + passed).min(0.2);
         let allowance = self
             .controller
-            .allowance(self.cold_debt, SWEEP_COST, cpus());
+            .allowance(self.cold_debt, SWEEP_COST, self.cpus);
         if allowance >= 16 {
             self.cold_debt = 0.0;
-            picks.extend(self.sampler.cold_picks(allowance.min(48), cap));
-            picks.extend(self.sampler.sweep_picks(allowance.min(512)));
+            let swept = self.sampler.sweep_picks(allowance.min(512));
+            let left = (allowance - swept.len()).min(48);
+            picks.extend(swept);
+            picks.extend(self.sampler.cold_picks(left, cap));
         }
         if !picks.is_empty() {
             self.link.send(&Order::Picks(picks));

@@ -209,6 +209,8 @@ pub enum Event {
         cpu: u64,
         /// Nanoseconds threads were stopped so far.
         stopped: u64,
+        /// Threads that came second to a breakpoint so far, and were sent on.
+        bounced: u64,
         /// CPU nanoseconds used while a thread was stopped anyway.
         overlapped: u64,
         standing: u32,
@@ -466,6 +468,7 @@ impl Message for Event {
             Event::Cost {
                 cpu,
                 stopped,
+                bounced,
                 overlapped,
                 standing,
                 queued,
@@ -473,6 +476,7 @@ impl Message for Event {
                 w.u8(6);
                 w.u64(*cpu);
                 w.u64(*stopped);
+                w.u64(*bounced);
                 w.u64(*overlapped);
                 w.u32(*standing);
                 w.u32(*queued);
@@ -566,6 +570,7 @@ impl Message for Event {
             6 => Event::Cost {
                 cpu: r.u64()?,
                 stopped: r.u64()?,
+                bounced: r.u64()?,
                 overlapped: r.u64()?,
                 standing: r.u32()?,
                 queued: r.u32()?,

@@ -6,16 +6,18 @@
 //! breakpoints do not see: another mapping of the same memory, another
 //! process, the kernel or a device.
 
-use super::ptrace::{self, Registers, Tid};
+use super::ptrace::{self, Tid};
 use super::space::Planted;
 use super::watch::{self, Hit, Trap};
-use super::{Holder, task};
+use super::{Arrival, Holder, task};
 use crate::instruction::{self, Direction, Operand};
 use crate::wire::{Catch, Event, Opponent, Outcome, Pick, RegisterFile};
 use std::time::{Duration, Instant};
 
 /// In long waits the holder looks this often whether anybody makes progress.
 const LOOK: Duration = Duration::from_millis(1);
+/// Holds up to this long are over before a thread that sleeps is awake.
+const SHORT_HOLD: Duration = Duration::from_micros(100);
 /// CPU time below which a process counts as standing still between two looks.
 const STANDSTILL: u64 = 10_000;
 /// Bytes of stack that go with a catch.
@@ -65,17 +67,17 @@ impl Flight {
 }
 
 impl Holder {
-    pub(super) fn begin_flight(
-        &mut self,
-        tid: Tid,
-        space_id: u32,
-        planted: &Planted,
-        registers: &Registers,
-        now: Instant,
-    ) {
+    pub(super) fn begin_flight(&mut self, arrival: Arrival) {
+        let Arrival {
+            tid,
+            space,
+            planted,
+            registers,
+            now,
+        } = arrival;
         let pick = planted.pick;
-        let file = RegisterFile::from(registers);
-        match self.prepare_flight(tid, space_id, planted, &file, now) {
+        let file = RegisterFile::from(&registers);
+        match self.prepare_flight(tid, space, &planted, &file, now) {
             Some(flight) => {
                 self.count_held(Instant::now());
                 self.flights.push(flight);
@@ -131,7 +133,7 @@ impl Holder {
                 }
             }
         }
-        let slots = self.arm(tid, &operand, &views);
+        let slots = self.arm(tid, &operand, &views, wait);
         let size = operand.size as usize;
         let before = self.spaces.get(&space_id)?.read(operand.address, size);
         if before.len() != size {
@@ -177,7 +179,17 @@ impl Holder {
         longest * part / 1024
     }
 
-    fn arm(&mut self, tid: Tid, operand: &Operand, views: &[(u32, u64)]) -> Vec<usize> {
+    /// Arms data breakpoints, as many as there are registers for. With events
+    /// per thread, one that waits in a futex gets none for a short hold: it
+    /// would have to be woken by somebody else and make its access in some
+    /// tens of microseconds, and setting an event takes as long as the hold.
+    fn arm(
+        &mut self,
+        tid: Tid,
+        operand: &Operand,
+        views: &[(u32, u64)],
+        wait: Duration,
+    ) -> Vec<usize> {
         let trap = match operand.direction {
             Direction::Read => Trap::Writes,
             Direction::Write => Trap::ReadsAndWrites,
@@ -201,6 +213,7 @@ impl Holder {
                     .tasks
                     .iter()
                     .filter(|(other, _)| **other != tid)
+                    .filter(|(_, task)| wait > SHORT_HOLD || !task.call.waits_for_a_thread())
                     .filter_map(|(other, task)| {
                         let (_, address) = views.iter().find(|(id, _)| *id == task.space)?;
                         Some((*other, address + offset))
@@ -292,7 +305,7 @@ impl Holder {
                 .tasks
                 .iter()
                 .filter(|(other, task)| task.group == group && **other != tid)
-                .all(|(other, _)| task::waits_for_a_thread(*other));
+                .all(|(_, task)| task.call.waits_for_a_thread());
         let flight = &mut self.flights[at];
         flight.cpu = cpu;
         flight.look = now + LOOK;
@@ -302,10 +315,11 @@ impl Holder {
 
     /// Flights of threads that have gone: nothing to resume, nothing to
     /// report.
-    pub(super) fn drop_flights(&mut self, gone: impl Fn(&Flight) -> bool) {
+    pub(super) fn drop_flights(&mut self, gone: impl Fn(Tid) -> bool) {
+        self.arrivals.retain(|arrival| !gone(arrival.tid));
         let mut at = 0;
         while at < self.flights.len() {
-            if gone(&self.flights[at]) {
+            if gone(self.flights[at].tid) {
                 let flight = self.flights.swap_remove(at);
                 self.free_slots(&flight.slots);
             } else {
@@ -314,10 +328,15 @@ impl Holder {
         }
     }
 
-    /// Ends a flight: disarm, read again, report, let the thread run on.
+    /// Ends a flight: read again, disarm, report, let the thread run on.
     fn land(&mut self, flight: Flight) {
         let slots = flight.slots.clone();
         let tid = flight.tid;
+        self.flights.push(flight);
+        self.collect_hits();
+        let Some(flight) = self.flights.pop() else {
+            return;
+        };
         // Read while the breakpoints are still armed: a change without a hit
         // is one that they cannot see.
         let after = self
@@ -325,6 +344,17 @@ impl Holder {
             .get(&flight.space)
             .map(|space| space.read(flight.operand.address, flight.operand.size as usize))
             .unwrap_or_default();
+        let own_events = self.watch.scope() != watch::Scope::PerCpu;
+        if own_events && flight.hits.is_empty() && after == flight.before {
+            // Nothing happened. The thread has no breakpoint of its own and
+            // need not wait until those of the others are gone. What they
+            // catch from here on is no conflict: nobody is asked for it, as
+            // the flight is over when the rings are read.
+            self.run_on(tid, 0);
+            self.note_landing(&flight);
+            self.free_slots(&slots);
+            return;
+        }
         for slot in &slots {
             self.watch.disarm(*slot);
         }
@@ -341,6 +371,10 @@ impl Holder {
             self.caught(&flight, after);
         }
         self.run_on(tid, 0);
+        self.note_landing(&flight);
+    }
+
+    fn note_landing(&mut self, flight: &Flight) {
         let now = Instant::now();
         let stopped = now.duration_since(flight.begun).as_nanos() as u64;
         self.note_end(

@@ -34,17 +34,17 @@ mod task;
 use crate::link::Link;
 use crate::planted::PlantedTable;
 use crate::wire::{Ended, Event, Outcome, Pick, Purpose};
-use begin::Parts;
 use flight::Flight;
 use launch::Launched;
 use plant::BUSY;
-use ptrace::{Change, Tid};
-use space::Space;
+use ptrace::{Change, Registers, Tid};
+use space::{Planted, Space};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
-use talk::{TELL, repair_mask};
+use talk::repair_mask;
+use task::SystemCall;
 use watch::Watchpoints;
 
 /// What to hold.
@@ -68,6 +68,26 @@ const CHILD_TOKEN: u64 = 2;
 struct Task {
     group: Tid,
     space: u32,
+    call: SystemCall,
+}
+
+impl Task {
+    fn new(tid: Tid, group: Tid, space: u32) -> Task {
+        Task {
+            group,
+            space,
+            call: SystemCall::open(tid),
+        }
+    }
+}
+
+/// A thread that has run into a breakpoint and waits to be looked at.
+struct Arrival {
+    tid: Tid,
+    space: u32,
+    planted: Planted,
+    registers: Registers,
+    now: Instant,
 }
 
 struct Holder {
@@ -79,6 +99,9 @@ struct Holder {
     spaces: HashMap<u32, Space>,
     tasks: HashMap<Tid, Task>,
     next_space: u32,
+    /// Threads that wait for their flight to begin, until all who ran into
+    /// the same breakpoint have been sent on.
+    arrivals: Vec<Arrival>,
     /// Samples in flight: threads held at their access.
     flights: Vec<Flight>,
     live: VecDeque<Pick>,
@@ -92,6 +115,8 @@ struct Holder {
     ended: Vec<Ended>,
     last_told: Instant,
     stopped: u64,
+    /// Threads that came second to a breakpoint.
+    bounced: u64,
     overlapped: u64,
     /// Nanoseconds in which at least one thread was held, up to `held_until`.
     held: u64,
@@ -148,8 +173,6 @@ fn wait_until_sent(link: &mut Link) {
     }
 }
 
-impl Parts {}
-
 impl Holder {
     fn work(&mut self) {
         while !self.stopping {
@@ -162,7 +185,7 @@ impl Holder {
             self.plant_due(now);
             self.plant_crowd(now);
             self.expire(now);
-            if now.duration_since(self.last_told) >= TELL {
+            if now.duration_since(self.last_told) >= self.tell_every() {
                 self.tell(false);
             }
             self.wait(now);
@@ -192,6 +215,9 @@ impl Holder {
         loop {
             match ptrace::next_change() {
                 (None, anybody) => {
+                    for arrival in std::mem::take(&mut self.arrivals) {
+                        self.begin_flight(arrival);
+                    }
                     return anybody && (!self.tasks.is_empty() || self.launched.is_some());
                 }
                 (Some((tid, change)), _) => self.changed(tid, change),
@@ -278,7 +304,7 @@ impl Holder {
                 _ => {}
             }
         }
-        self.drop_flights(|flight| flight.tid == tid);
+        self.drop_flights(|flying| flying == tid);
         self.watch.forget_thread(tid);
         self.leave(tid);
     }
@@ -344,7 +370,7 @@ impl Holder {
                 None => return,
             },
         };
-        self.tasks.insert(tid, Task { group, space });
+        self.tasks.insert(tid, Task::new(tid, group, space));
     }
 
     fn new_space(&mut self, tid: Tid) -> Option<u32> {
@@ -383,13 +409,13 @@ impl Holder {
             .filter(|(_, task)| task.group == tid)
             .map(|(tid, _)| *tid)
             .collect();
-        self.drop_flights(|flight| others.contains(&flight.tid));
+        self.drop_flights(|flying| others.contains(&flying));
         for other in others {
             self.watch.forget_thread(other);
             self.leave(other);
         }
         if let Some(space) = self.new_space(tid) {
-            self.tasks.insert(tid, Task { group: tid, space });
+            self.tasks.insert(tid, Task::new(tid, tid, space));
         }
     }
 
@@ -430,6 +456,8 @@ impl Holder {
         let Some(planted) = planted else {
             // Another thread was first; the instruction is back in place.
             self.run_on(tid, 0);
+            self.bounced += 1;
+            self.stopped += now.elapsed().as_nanos() as u64;
             return;
         };
         let mut registers = registers;
@@ -447,7 +475,13 @@ impl Holder {
             );
             return;
         }
-        self.begin_flight(tid, space_id, &planted, &registers, now);
+        self.arrivals.push(Arrival {
+            tid,
+            space: space_id,
+            planted,
+            registers,
+            now,
+        });
     }
 
     /// The instruction that ends at `rip` is `int1`, the program's own trap.

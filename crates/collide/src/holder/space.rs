@@ -46,6 +46,19 @@ struct Removed {
     at: Instant,
 }
 
+/// Code as it was read in one turn of the holder: breakpoints of neighbouring
+/// sites are planted and removed in one turn, microseconds apart, and one read
+/// serves them all.
+struct Window {
+    turn: Instant,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+/// Bytes read for a window; it ends with the page.
+const WINDOW: u64 = 512;
+const PAGE: u64 = 4096;
+
 pub struct Space {
     pub id: u32,
     /// A live task of the space, through which others may open its memory.
@@ -60,6 +73,7 @@ pub struct Space {
     trap_safety: Option<(Instant, bool)>,
     mappings: Vec<Mapping>,
     mappings_read: Option<Instant>,
+    window: Option<Window>,
 }
 
 impl Space {
@@ -77,6 +91,7 @@ impl Space {
             trap_safety: None,
             mappings: Vec::new(),
             mappings_read: None,
+            window: None,
         })
     }
 
@@ -118,6 +133,43 @@ impl Space {
         bytes
     }
 
+    /// Code at an address as it is in this turn; empty if it cannot be read.
+    fn code(&mut self, address: u64, length: usize, turn: Instant) -> &[u8] {
+        let end = address + length as u64;
+        let known = self.window.as_ref().is_some_and(|window| {
+            window.turn == turn
+                && window.start <= address
+                && end <= window.start + window.bytes.len() as u64
+        });
+        if !known {
+            let page_end = (address | (PAGE - 1)) + 1;
+            let wanted = (address + WINDOW).min(page_end).max(end) - address;
+            self.window = Some(Window {
+                turn,
+                start: address,
+                bytes: self.read(address, wanted as usize),
+            });
+        }
+        self.window
+            .as_ref()
+            .and_then(|window| {
+                let at = (address - window.start) as usize;
+                window.bytes.get(at..at + length)
+            })
+            .unwrap_or_default()
+    }
+
+    /// Writes one byte of code.
+    fn write(&mut self, address: u64, byte: u8) -> bool {
+        if let Some(window) = &mut self.window
+            && let Some(offset) = address.checked_sub(window.start)
+            && let Some(known) = window.bytes.get_mut(offset as usize)
+        {
+            *known = byte;
+        }
+        self.memory.write_at(&[byte], address).is_ok()
+    }
+
     /// Plants a one-shot breakpoint, if memory holds the instruction that the
     /// front end saw there.
     pub fn plant(
@@ -131,14 +183,14 @@ impl Space {
             return Err(Outcome::Occupied);
         }
         let expected = &pick.bytes[..usize::from(pick.length)];
-        if self.read(pick.address, expected.len()) != expected || expected[0] == INT3 {
+        if self.code(pick.address, expected.len(), now) != expected || expected[0] == INT3 {
             return Err(Outcome::Refused);
         }
         let live = pick.purpose == Purpose::Live;
         let Some(entry) = table.enter(self.via, pick.address, expected[0], live) else {
             return Err(Outcome::Refused);
         };
-        if self.memory.write_at(&[INT3], pick.address).is_err() {
+        if !self.write(pick.address, INT3) {
             table.clear(entry);
             return Err(Outcome::Refused);
         }
@@ -164,11 +216,11 @@ impl Space {
     ) -> Option<Planted> {
         let planted = self.planted.remove(&address)?;
         let expected = &planted.pick.bytes[..usize::from(planted.pick.length)];
-        let found = self.read(address, expected.len());
+        let found = self.code(address, expected.len(), now);
         if found.len() == expected.len() && found[0] == INT3 && found[1..] == expected[1..] {
             // A failure means that the page has gone in this instant, and the
             // breakpoint with it.
-            let _ = self.memory.write_at(&[planted.original()], address);
+            self.write(address, planted.original());
         }
         table.clear(planted.entry);
         self.removed.insert(
@@ -182,7 +234,8 @@ impl Space {
     }
 
     pub fn unplant_all(&mut self, table: &mut PlantedTable, now: Instant) -> Vec<Planted> {
-        let addresses: Vec<u64> = self.planted.keys().copied().collect();
+        let mut addresses: Vec<u64> = self.planted.keys().copied().collect();
+        addresses.sort_unstable();
         addresses
             .into_iter()
             .filter_map(|address| self.unplant(address, table, now))
@@ -228,10 +281,11 @@ impl Space {
             .iter()
             .filter(|(_, removed)| now.duration_since(removed.at) < FORK_LASTS)
             .map(|(address, removed)| (*address, removed.original));
-        for (address, original) in standing.chain(recent) {
-            let mut byte = [0];
-            if child.memory.read_at(&mut byte, address).is_ok() && byte[0] == INT3 {
-                let _ = child.memory.write_at(&[original], address);
+        let mut inherited: Vec<(u64, u8)> = standing.chain(recent).collect();
+        inherited.sort_unstable();
+        for (address, original) in inherited {
+            if child.code(address, 1, now) == [INT3] {
+                child.write(address, original);
             }
         }
         for (address, removed) in &self.removed {

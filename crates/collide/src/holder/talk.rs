@@ -13,10 +13,17 @@ use std::time::{Duration, Instant};
 
 /// Waits shorter than this are spent spinning: a sleep of this length
 /// overshoots by as much again, and the held thread's CPU is free anyway.
-pub(super) const SPIN: Duration = Duration::from_micros(120);
+pub(super) const SPIN: Duration = Duration::from_micros(60);
 
 /// Costs and finished breakpoints are told to the front end this often.
-pub(super) const TELL: Duration = Duration::from_millis(30);
+pub(super) const TELL: Duration = Duration::from_millis(80);
+
+/// The same while nothing is sampled: only safety is looked at.
+pub(super) const TELL_IDLE: Duration = Duration::from_millis(400);
+
+/// Breakpoints whose time is over may stand this much longer, so that many are
+/// removed at one go.
+const LINGER: Duration = Duration::from_millis(5);
 
 /// How long letting go may take before the holder gives up waiting for
 /// threads that do not stop.
@@ -26,6 +33,9 @@ impl Holder {
     pub(super) fn tell(&mut self, all: bool) {
         self.last_told = Instant::now();
         self.keep_safe(self.last_told);
+        if self.flights.is_empty() {
+            self.watch.suit(self.tasks.len());
+        }
         let ended = std::mem::take(&mut self.ended);
         if !ended.is_empty() {
             self.link.send(&Event::Ended(ended));
@@ -34,6 +44,7 @@ impl Holder {
         self.link.send(&Event::Cost {
             cpu: task::own_cpu_time(),
             stopped: self.stopped,
+            bounced: self.bounced,
             overlapped: self.overlapped,
             standing: standing as u32,
             queued: self.live.len() as u32,
@@ -83,9 +94,18 @@ impl Holder {
         }
     }
 
+    /// How often news are told: seldom while nothing is planted.
+    pub(super) fn tell_every(&self) -> Duration {
+        if self.per_second == 0 && self.expiry.is_empty() && self.ended.is_empty() {
+            TELL_IDLE
+        } else {
+            TELL
+        }
+    }
+
     /// Waits for the next thing to happen.
     pub(super) fn wait(&mut self, now: Instant) {
-        let mut until = self.last_told + TELL;
+        let mut until = self.last_told + self.tell_every();
         for flight in &self.flights {
             until = until.min(flight.next_look());
         }
@@ -93,12 +113,7 @@ impl Holder {
             until = until.min(self.next_live);
         }
         if let Some(Reverse((expiry, _, _))) = self.expiry.peek() {
-            // Half a millisecond more or less does not matter to anybody, and
-            // lets many be removed at one go.
-            until = until.min((*expiry + Duration::from_micros(500)).max(now));
-            if *expiry + Duration::from_millis(1) < now {
-                until = now;
-            }
+            until = until.min(*expiry + LINGER);
         }
         if !self.crowd.is_empty() {
             until = now;
@@ -158,16 +173,17 @@ impl Holder {
     }
 
     pub(super) fn swallow_signals(&self) {
-        let mut buffer = [0u8; 1024];
+        // SIGCHLD is the only signal of the descriptor and is not queued: there
+        // is one to read at most.
+        let mut buffer = [0u8; 128];
         // SAFETY: reads at most the buffer; the descriptor does not block.
-        while unsafe {
+        unsafe {
             libc::read(
                 self.children.as_raw_fd(),
                 buffer.as_mut_ptr().cast(),
                 buffer.len(),
-            )
-        } > 0
-        {}
+            );
+        }
     }
 
     /// Puts everything back and lets every thread go. Says how many threads
@@ -176,6 +192,9 @@ impl Holder {
         let now = Instant::now();
         self.live.clear();
         self.crowd.clear();
+        for arrival in std::mem::take(&mut self.arrivals) {
+            self.run_on(arrival.tid, 0);
+        }
         for space in self.spaces.values_mut() {
             space.unplant_all(&mut self.table, now);
         }

@@ -1,6 +1,8 @@
 //! What `/proc` says about one task.
 
 use super::ptrace::Tid;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::{fs, io};
 
 /// The thread group (process) of a task.
@@ -70,12 +72,34 @@ pub fn threads(pid: Tid) -> io::Result<Vec<Tid>> {
     Ok(threads)
 }
 
-/// Whether a blocked thread waits for another thread of its own program (a
-/// futex) rather than for time or the outside world.
-pub fn waits_for_a_thread(tid: Tid) -> bool {
-    let futex = libc::SYS_futex.to_string();
-    fs::read_to_string(format!("/proc/{tid}/syscall"))
-        .is_ok_and(|text| text.split_whitespace().next() == Some(futex.as_str()))
+/// `/proc/TID/syscall`, kept open: what a thread waits for, in one system call.
+pub struct SystemCall {
+    file: Option<File>,
+}
+
+impl SystemCall {
+    pub fn open(tid: Tid) -> SystemCall {
+        SystemCall {
+            file: File::open(format!("/proc/{tid}/syscall")).ok(),
+        }
+    }
+
+    /// Whether the thread is blocked and waits for another thread of its own
+    /// program (a futex) rather than for time or the outside world.
+    pub fn waits_for_a_thread(&self) -> bool {
+        let mut text = [0; 24];
+        let got = self
+            .file
+            .as_ref()
+            .and_then(|file| file.read_at(&mut text, 0).ok())
+            .unwrap_or(0);
+        // A thread that runs says `running`.
+        let number = text[..got].split(|byte| *byte == b' ').next();
+        number
+            .and_then(|word| std::str::from_utf8(word).ok())
+            .and_then(|word| word.parse().ok())
+            == Some(libc::SYS_futex)
+    }
 }
 
 /// Nanoseconds of CPU time a process has used.

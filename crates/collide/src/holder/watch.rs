@@ -4,8 +4,10 @@
 //! rights for it (`CAP_PERFMON`, or a low `perf_event_paranoid`) one event per
 //! CPU and slot serves any number of threads, as DataCollider's
 //! inter-processor interrupt does; otherwise every thread of the target gets
-//! its own. Either way an event is opened once and moved from address to
-//! address. A hit is a record in a ring buffer with the registers and the top
+//! its own. A program with few threads gets events of its own in any case: to
+//! set one takes an interrupt of the CPU its thread is on, and there are no more
+//! of those than there are threads beside the held one. Either way an event is
+//! opened once and moved from address to address. A hit is a record in a ring buffer with the registers and the top
 //! of the stack of the thread that made the access, taken by the kernel in the
 //! trap itself: the thread is caught in the act without being stopped.
 //!
@@ -395,12 +397,17 @@ pub struct Watchpoints {
     busy: [bool; SLOTS],
     /// Slots that can be had at all: somebody else may own a register.
     usable: [bool; SLOTS],
+    /// Events per CPU are allowed and not used yet: with more threads than
+    /// this they will be.
+    few: Option<usize>,
 }
 
 /// What a ring's wake-up carries as epoll data.
 pub const RING_TOKEN: u64 = 3;
 const CPU_RING_PAGES: usize = 64;
 const THREAD_RING_PAGES: usize = 8;
+/// Threads per CPU up to which events of their own are the cheaper ones.
+const FEW_PER_CPU: usize = 2;
 
 impl Watchpoints {
     /// Finds out what this user may do. `per_thread` forbids the per-CPU way
@@ -415,6 +422,7 @@ impl Watchpoints {
             threads: HashMap::new(),
             busy: [false; SLOTS],
             usable: [true; SLOTS],
+            few: None,
         };
         let own = std::process::id() as i32;
         let mut attempts = vec![(Scope::PerThread, true), (Scope::PerThread, false)];
@@ -439,9 +447,23 @@ impl Watchpoints {
             }
         }
         if watch.scope == Scope::PerCpu {
-            watch.open_on_cpus();
+            watch.scope = Scope::PerThread;
+            watch.few = Some(FEW_PER_CPU * online_cpus().len());
         }
         watch
+    }
+
+    /// Goes over to events per CPU, if they are allowed, when the program has
+    /// more threads than events of their own are good for. To be called while
+    /// no slot is in use.
+    pub fn suit(&mut self, threads: usize) {
+        if self.busy == [false; SLOTS] && self.few.is_some_and(|few| threads > few) {
+            self.few = None;
+            // They hold the registers that the others need.
+            self.threads.clear();
+            self.scope = Scope::PerCpu;
+            self.open_on_cpus();
+        }
     }
 
     /// Opens the events of every CPU. Half of them watch writes, half watch
