@@ -98,7 +98,7 @@ pub fn record(of: &Path, input: &Input) -> Result<PathBuf, Failure> {
             there.display()
         ))
     })?;
-    let ran = record_run(&folder, &program, schedule, true, Some(&stdin));
+    let ran = record_run(&folder, &program, schedule, true, Some(&stdin), None);
     if let Some(here) = here {
         // Whoever removed the folder meanwhile has other problems.
         let _ = std::env::set_current_dir(here);

@@ -1,4 +1,5 @@
-//! The three passes over a recording, one after the other.
+//! The three passes over a recording, one after the other. The first can be had
+//! while the recording is made (`FirstLook`), which saves a replay.
 
 use crate::added_lock::AddedLock;
 use crate::engine::{Checker, Engine, HappensBefore, KernelEdges};
@@ -79,6 +80,27 @@ struct First {
     program: Option<i32>,
 }
 
+/// The first pass over a run, made while it was recorded. It sees what it would
+/// see in a replay, because observing changes nothing.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct FirstLook(First);
+
+impl FirstLook {
+    /// Begins to look at a run that is about to be recorded. Where that is not
+    /// possible (no room for shadow memory) the recording is looked at later.
+    pub fn begin(vm: &mut Vm, options: &Options) {
+        if let Ok(finder) = Finder::new() {
+            vm.observe(engine(finder, options));
+        }
+    }
+
+    /// What there was to see, of a run that has stopped so.
+    pub fn end(vm: &mut Vm, stop: Stop) -> Option<FirstLook> {
+        let engine = take_engine(vm).ok()?;
+        Some(FirstLook(first_of(engine, exit_code(stop))))
+    }
+}
+
 /// The exit code of a run that ended so; none if it did not end.
 pub fn exit_code(stop: Stop) -> Option<i32> {
     match stop {
@@ -101,6 +123,12 @@ fn run<C: Checker + 'static>(
 ) -> Result<(Box<Engine<C>>, Option<i32>), PassError> {
     silence_output();
     let mut vm = start(recording)?;
+    vm.observe(engine(checker, options));
+    let stop = vm.run(None)?;
+    Ok((take_engine(&mut vm)?, exit_code(stop)))
+}
+
+fn engine<C: Checker>(checker: C, options: &Options) -> Box<Engine<C>> {
     let mut engine = Engine::new(checker, options.happens_before);
     engine.draw_kernel_edges(options.kernel_edges);
     engine.code.forget(&options.forget_sync);
@@ -108,14 +136,13 @@ fn run<C: Checker + 'static>(
         engine.add_lock(lock.clone());
     }
     engine.tell_all = options.tell_all;
-    vm.observe(Box::new(engine));
-    let stop = vm.run(None)?;
+    Box::new(engine)
+}
+
+fn take_engine<C: Checker + 'static>(vm: &mut Vm) -> Result<Box<Engine<C>>, PassError> {
     let observer = vm.take_observers().pop().ok_or(PassError::Lost)?;
-    let engine = observer
-        .into_any()
-        .downcast::<Engine<C>>()
-        .map_err(|_| PassError::Lost)?;
-    Ok((engine, exit_code(stop)))
+    let engine = observer.into_any().downcast::<Engine<C>>();
+    engine.map_err(|_| PassError::Lost)
 }
 
 fn first_pass(
@@ -124,6 +151,10 @@ fn first_pass(
     options: &Options,
 ) -> Result<First, PassError> {
     let (engine, program) = run(recording, start, Finder::new()?, options)?;
+    Ok(first_of(engine, program))
+}
+
+fn first_of(engine: Box<Engine<Finder>>, program: Option<i32>) -> First {
     let mut not_checked = engine.not_checked;
     let candidates = engine.checker.finish();
     if program.is_none() {
@@ -135,11 +166,11 @@ fn first_pass(
             candidates.left_out
         ));
     }
-    Ok(First {
+    First {
         candidates,
         not_checked,
         program,
-    })
+    }
 }
 
 fn second_pass(
@@ -275,13 +306,17 @@ pub fn detect(directory: &Path, options: &Options) -> Result<Report, Error> {
     detect_in(directory, options, &Vm::replay)
 }
 
-/// The races of all processes of the recording in `directory`; a process
-/// whose execution cannot be made again is named in what was not checked.
+/// The races of all processes of the recording in `directory`, the first of
+/// which may have been looked at before; a process whose execution cannot be made again is named in what was not checked.
 ///
 /// # Errors
 /// When there is no recording, or a replay of its first process fails.
-pub fn detect_tree(directory: &Path, options: &Options) -> Result<Report, Error> {
-    let mut report = detect(directory, options)?;
+pub fn detect_tree(
+    directory: &Path,
+    options: &Options,
+    look: Option<FirstLook>,
+) -> Result<Report, Error> {
+    let mut report = second_look(directory, options, &Vm::replay, look)?;
     let recording = Recording::open(directory)?;
     let mut looked_at = 0;
     for number in recording
@@ -365,8 +400,20 @@ fn add_process(report: &mut Report, number: u32, found: Report) {
 /// # Errors
 /// When there is no recording, or the execution cannot be made or fails.
 pub fn detect_in(directory: &Path, options: &Options, start: Start<'_>) -> Result<Report, Error> {
+    second_look(directory, options, start, None)
+}
+
+fn second_look(
+    directory: &Path,
+    options: &Options,
+    start: Start<'_>,
+    look: Option<FirstLook>,
+) -> Result<Report, Error> {
     let recording = Recording::open(directory)?;
-    let first = in_child(|| first_pass(&recording, start, options))?;
+    let first = match look {
+        Some(FirstLook(first)) => first,
+        None => in_child(|| first_pass(&recording, start, options))?,
+    };
     let mut report = Report::new(
         "vm",
         recording

@@ -214,14 +214,11 @@ pub fn run_one(arguments: &RunnerArguments) -> Result<i32, Failure> {
         Some(folder) => (Store::create(folder)?.begin_recording(&words)?.1, false),
         None => (temporary_directory()?, true),
     };
-    let code = record_run(
-        &directory,
-        &program,
-        arguments.schedule.choice(),
-        false,
-        None,
-    )?;
-    let found = find_and_play(&directory, &arguments.explore, &detect::Options::default());
+    let options = detect::Options::default();
+    let schedule = arguments.schedule.choice();
+    let recorded = record_run(&directory, &program, schedule, false, None, Some(&options))?;
+    let explore = Some(&arguments.explore);
+    let found = find_and_play(&directory, explore, &options, recorded.look);
     if temporary {
         let _ = std::fs::remove_dir_all(&directory);
     }
@@ -237,7 +234,7 @@ pub fn run_one(arguments: &RunnerArguments) -> Result<i32, Failure> {
     let file = arguments.collect.join(name);
     std::fs::write(&file, text)
         .map_err(|error| failed(format!("cannot write {}: {error}", file.display())))?;
-    Ok(code)
+    Ok(recorded.code)
 }
 
 fn nanoseconds() -> u128 {

@@ -94,7 +94,8 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     }
     let mut reports = Vec::new();
     for recording in &recordings {
-        let mut report = phase::detecting(recording, || detect::detect_tree(recording, &options))?;
+        let mut report =
+            phase::detecting(recording, || detect::detect_tree(recording, &options, None))?;
         orders::play(&mut report, recording, effort)?;
         exploration::classify(
             &mut report,

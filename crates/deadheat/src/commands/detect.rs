@@ -76,7 +76,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let reporting = arguments.report.prepare(Stream::Stdout)?;
     let recording = &arguments.recording;
     let report = phase::detecting(recording, || {
-        detect::detect_tree(recording, &arguments.order.options())
+        detect::detect_tree(recording, &arguments.order.options(), None)
     })?;
     Ok(reporting.finish(report)?)
 }

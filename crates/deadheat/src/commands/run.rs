@@ -7,13 +7,13 @@ use crate::inputs::{self, Input};
 use crate::orders;
 use crate::phase;
 use crate::reporting::ReportOptions;
+use detect::FirstLook;
 use report::Stream;
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use vm::record::ProcessStatus;
-use vm::{Program, ScheduleChoice, Stop, Vm};
+use vm::{Program, ScheduleChoice, Vm};
 
 /// Run a program, find its data races and report them
 #[derive(clap::Args)]
@@ -40,6 +40,13 @@ pub struct Arguments {
     /// line (`-n 3 'two words' < FILE`); a folder holds such files
     #[arg(long, value_name = "PATH")]
     input: Vec<PathBuf>,
+    /// Look for races after the run instead of while it is recorded: takes
+    /// longer, but the program itself runs about three times as fast meanwhile
+    #[arg(long)]
+    detect_later: bool,
+    /// Only find the races: play no orders and say of none what it can do
+    #[arg(long)]
+    no_classify: bool,
     #[command(flatten)]
     order: super::detect::OrderArguments,
     #[command(flatten)]
@@ -56,14 +63,22 @@ pub struct Arguments {
     command: Vec<OsString>,
 }
 
-/// Records one run in a process of its own.
+/// A run that has been recorded.
+pub struct Recorded {
+    pub code: i32,
+    pub look: Option<FirstLook>,
+}
+
+/// Records one run in a process of its own, and looks for races meanwhile if
+/// `look` says how.
 pub fn record_run(
     directory: &Path,
     program: &Program,
     schedule: ScheduleChoice,
     silent: bool,
     input: Option<&Path>,
-) -> Result<i32, Failure> {
+    look: Option<&detect::Options>,
+) -> Result<Recorded, Failure> {
     let input = input
         .map(|path| {
             std::fs::File::open(path)
@@ -71,7 +86,7 @@ pub fn record_run(
         })
         .transpose()?;
     let recording = record::create(directory, program, schedule, None)?;
-    let code = detect::in_child(|| -> Result<i32, Failure> {
+    let (code, look) = detect::in_child(|| -> Result<(i32, Option<FirstLook>), Failure> {
         if silent {
             detect::silence_output();
         }
@@ -80,16 +95,15 @@ pub fn record_run(
             unsafe { libc::dup2(input.as_raw_fd(), 0) };
         }
         let mut vm = Vm::record(&recording, program, schedule)?;
-        match vm.run(None)? {
-            Stop::Ended(ProcessStatus::Exited(code)) => Ok(code),
-            Stop::Ended(ProcessStatus::Killed(signal)) => Ok(128 + signal),
-            Stop::Reached(_) | Stop::RecordingEnds | Stop::Stuck { .. } | Stop::Limit => {
-                Ok(race::exit_code::FAILURE)
-            }
+        if let Some(options) = look {
+            FirstLook::begin(&mut vm, options);
         }
+        let stop = vm.run(None)?;
+        let code = detect::exit_code(stop).unwrap_or(race::exit_code::FAILURE);
+        Ok((code, FirstLook::end(&mut vm, stop)))
     })
     .map_err(detect::Error::from)?;
-    Ok(code)
+    Ok(Recorded { code, look })
 }
 
 /// Teams of other sizes in later runs: where an array is cut into shares
@@ -150,15 +164,18 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         let row = number % arguments.schedules;
         let schedule = arguments.schedule.choice_of_row(row);
         let program = with_threads(&program, row);
-        if number == 0 {
-            record_run(&directory, &program, schedule, false, stdin)?;
+        let options = arguments.order.options();
+        let look = (!arguments.detect_later).then_some(&options);
+        let recorded = if number == 0 {
+            record_run(&directory, &program, schedule, false, stdin, look)?
         } else {
             let label = format!("recording run {} of {runs}", number + 1);
             phase::counting(&label, None, || {
-                record_run(&directory, &program, schedule, true, stdin)
-            })?;
-        }
-        let result = find_and_play(&directory, &arguments.explore, &arguments.order.options());
+                record_run(&directory, &program, schedule, true, stdin, look)
+            })?
+        };
+        let explore = (!arguments.no_classify).then_some(&arguments.explore);
+        let result = find_and_play(&directory, explore, &options, recorded.look);
         if temporary {
             // What cannot be removed is in the way of nobody.
             let _ = std::fs::remove_dir_all(&directory);
@@ -176,13 +193,18 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     Ok(reporting.finish(report)?)
 }
 
-/// The races of a recording, with both orders of each played and followed.
+/// The races of a recording, with both orders of each played and followed as
+/// `explore` says.
 pub fn find_and_play(
     directory: &Path,
-    explore: &ExploreOptions,
+    explore: Option<&ExploreOptions>,
     options: &detect::Options,
+    look: Option<FirstLook>,
 ) -> Result<race::Report, Failure> {
-    let mut report = phase::detecting(directory, || detect::detect_tree(directory, options))?;
+    let mut report = phase::detecting(directory, || detect::detect_tree(directory, options, look))?;
+    let Some(explore) = explore else {
+        return Ok(report);
+    };
     orders::play(&mut report, directory, orders::Effort::default())?;
     exploration::classify(
         &mut report,

@@ -263,6 +263,11 @@ pub struct Engine<C> {
     guards: FxHashMap<u64, bool>,
     /// Also accesses that are known already.
     pub tell_all: bool,
+    /// There has been one thread only, and nothing that has tasks or routines:
+    /// what it does happens before all that can ever race, so only what makes
+    /// words atomic is looked at. Whether that has just ended.
+    alone: bool,
+    joined: bool,
     /// Threads by thread pointer (`pthread_t`).
     by_pointer: FxHashMap<u64, u32>,
     last_started: Option<u32>,
@@ -298,6 +303,8 @@ impl<C: Checker> Engine<C> {
             words: Objects::default(),
             guards: FxHashMap::default(),
             tell_all: false,
+            alone: true,
+            joined: false,
             by_pointer: FxHashMap::default(),
             last_started: None,
             stacks: BTreeMap::new(),
@@ -328,6 +335,11 @@ impl<C: Checker> Engine<C> {
 
     pub fn thread_state(&self, number: u32) -> Option<&Thread> {
         self.threads.get(number as usize)?.as_deref()
+    }
+
+    /// From here on there may be somebody else.
+    fn is_joined(&mut self) {
+        self.joined |= std::mem::take(&mut self.alone);
     }
 
     fn next_order(&mut self) -> u64 {
@@ -477,8 +489,13 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         match self.code.origin(pc) {
             Origin::Linker | Origin::GoRuntime => Told::Nothing,
             Origin::Threading | Origin::GoSync => Told::Always,
+            _ if self.alone => Told::Locked,
             _ => Told::Unknown,
         }
+    }
+
+    fn tells_otherwise(&mut self) -> bool {
+        std::mem::take(&mut self.joined)
     }
 
     fn accesses(&mut self, batch: &[AccessEvent]) {
@@ -505,6 +522,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
     fn kernel_access(&mut self, moment: Moment, address: u64, size: u64, write: bool) {
         let thread = self.take(moment.thread);
         let skipped = thread.inside > 0
+            || self.alone
             || self.is_library_memory(address, &thread)
             || self.guards.contains_key(&(address & !3))
             || self.words.get(address & !3).is_some();
@@ -544,6 +562,7 @@ impl<C: Checker + 'static> Observer for Engine<C> {
             ThreadEvent::Started { thread, parent } => {
                 self.start_thread(thread, Some(parent), moment);
                 self.last_started = Some(thread);
+                self.is_joined();
             }
             ThreadEvent::Exited { thread } => {
                 let mut thread = self.take(thread);
@@ -576,7 +595,15 @@ impl<C: Checker + 'static> Observer for Engine<C> {
     }
 
     fn code_mapped(&mut self, range: Range<u64>, path: &Path, offset: u64) -> Vec<u64> {
-        self.code.mapped(range, path, offset)
+        let hooks = self.code.mapped(range, path, offset);
+        let has_tasks = |pc: &u64| {
+            let known = self.code.known_at(*pc);
+            known.is_some_and(|known| known.hands_out_tasks() || matches!(known, Known::Go(_)))
+        };
+        if hooks.iter().any(has_tasks) {
+            self.is_joined();
+        }
+        hooks
     }
 
     fn unmapped(&mut self, _moment: Moment, range: Range<u64>) {
@@ -698,6 +725,10 @@ impl<C: Checker + 'static> Observer for Engine<C> {
             self.left(&call, &mut thread, moment, registers.gpr[reg::RAX]);
         }
         self.put(thread);
+    }
+
+    fn stays_behind(&self) -> bool {
+        true
     }
 
     fn into_any(self: Box<Self>) -> Box<dyn std::any::Any> {

@@ -238,6 +238,7 @@ impl Vm {
         self.kernel.shared_memory.after_fork();
         if self.io.is_live() {
             self.own_host_sets();
+            self.leave_observers_behind();
         }
         self.kernel.signals.after_fork();
         self.kernel.timers.after_fork();

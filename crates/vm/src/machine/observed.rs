@@ -25,6 +25,30 @@ impl Vm {
     /// Adds an analysis. Observers are added before the guest runs.
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
         self.observers.push(observer);
+        self.instrument();
+        for (range, path, offset) in self.mapped_code() {
+            self.tell_code_mapped(range, &path, offset);
+        }
+    }
+
+    /// This process has just been forked while it was recorded: observers that
+    /// stay behind are not told what it does, nor what its parent did last.
+    pub(crate) fn leave_observers_behind(&mut self) {
+        if !self.observers.iter().any(|one| one.stays_behind()) {
+            return;
+        }
+        self.context.ring_position = 0;
+        self.observers.retain(|observer| !observer.stays_behind());
+        if self.observers.is_empty() {
+            self.entries.clear();
+            self.returns.clear();
+            self.instrumentation.hooks.clear();
+        }
+        self.instrument();
+    }
+
+    /// Code is made anew, with what the observers ask for.
+    fn instrument(&mut self) {
         let interests: Vec<Interest> = self
             .observers
             .iter()
@@ -46,9 +70,6 @@ impl Vm {
             only.is_some_and(|observer| observer.has_epochs() && !observer.watches());
         self.instrumentation.stack = interests.iter().any(|interest| interest.stack);
         self.flush_cache();
-        for (range, path, offset) in self.mapped_code() {
-            self.tell_code_mapped(range, &path, offset);
-        }
     }
 
     /// Executable code of files, with where in them it is.
@@ -325,6 +346,17 @@ impl Vm {
             self.entries.insert(pc);
             self.add_hook(pc);
         }
+        self.make_code_anew_if_asked();
+    }
+
+    fn make_code_anew_if_asked(&mut self) {
+        let mut asked = false;
+        for observer in &mut self.observers {
+            asked |= observer.tells_otherwise();
+        }
+        if asked {
+            self.flush_cache();
+        }
     }
 
     /// Finds the functions of allocators in code that was mapped.
@@ -399,6 +431,9 @@ impl Vm {
         let moment = self.moment();
         for observer in &mut self.observers {
             observer.thread(moment, event);
+        }
+        if matches!(event, ThreadEvent::Started { .. }) {
+            self.make_code_anew_if_asked();
         }
     }
 }

@@ -67,6 +67,8 @@ pub struct Present {
 pub enum Told {
     /// None: they mean nothing to the observer.
     Nothing,
+    /// Those of locked instructions: while a thread is alone.
+    Locked,
     /// Those it does not know.
     Unknown,
     /// Also those to memory that only the thread itself has used: they may

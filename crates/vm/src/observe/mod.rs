@@ -158,6 +158,11 @@ pub trait Observer {
     fn told(&mut self, _pc: u64) -> known::Told {
         known::Told::Unknown
     }
+    /// `told` has other answers now: code is to be made anew. Asked after a
+    /// thread has started and after code has been mapped.
+    fn tells_otherwise(&mut self) -> bool {
+        false
+    }
     /// The kernel read or wrote guest memory on behalf of the current thread.
     fn kernel_access(&mut self, _moment: Moment, _address: u64, _size: u64, _write: bool) {}
     fn syscall(&mut self, _event: &SyscallEvent, _registers: &Registers) {}
@@ -184,6 +189,11 @@ pub trait Observer {
     }
     /// The function hooked at `function` has returned.
     fn returned(&mut self, _moment: Moment, _function: u64, _registers: &Registers) {}
+    /// While recording: it has nothing to say about a process that this one
+    /// forks, and is not told of it.
+    fn stays_behind(&self) -> bool {
+        false
+    }
     /// For taking the observer back with its findings.
     fn into_any(self: Box<Self>) -> Box<dyn std::any::Any>;
 }

@@ -90,6 +90,9 @@ impl Translator {
             return;
         }
         for operand in self.accesses(instruction, builder.stack) {
+            if told == Told::Locked && !operand.locked {
+                continue;
+            }
             let site = sites.add(AccessSite {
                 pc: instruction.ip(),
                 size: operand.size,

@@ -148,7 +148,7 @@ fn find(directory: &Path, name: &str, file: Option<&Path>) -> Result<Race, Failu
         Some(file) => report::read(file)?,
         None => match stored(directory) {
             Some(report) => report,
-            None => detect::detect_tree(directory, &detect::Options::default())?,
+            None => detect::detect_tree(directory, &detect::Options::default(), None)?,
         },
     };
     crate::runs::find(&report, name).cloned()
