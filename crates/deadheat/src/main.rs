@@ -10,6 +10,7 @@ mod candidates;
 mod commands;
 mod exploration;
 mod inputs;
+mod interrupts;
 mod monitored_build;
 mod orders;
 mod phase;

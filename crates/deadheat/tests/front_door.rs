@@ -7,8 +7,10 @@ mod schema;
 use schema::Schema;
 use serde_json::Value;
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 const MIXED: &str = include_str!("../../report/tests/golden/mixed.json");
 
@@ -377,4 +379,53 @@ fn what_is_no_recording_and_no_report_is_said_to_be_none() {
         let said = desk.expect("import log", 2);
         assert!(said.contains(line), "{line}\n{said}");
     }
+}
+
+/// Ctrl-C goes to the recorded program and to deadheat alike.
+#[test]
+fn a_program_that_is_interrupted_is_reported_all_the_same() {
+    const RACY: &str = "\
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+static int shared;
+static void *work(void *unused) { shared++; return unused; }
+int main(void) {
+    pthread_t one, other;
+    pthread_create(&one, 0, work, 0);
+    pthread_create(&other, 0, work, 0);
+    pthread_join(one, 0);
+    pthread_join(other, 0);
+    puts(\"ready\");
+    fflush(stdout);
+    for (;;)
+        pause();
+}
+";
+    let desk = Desk::new();
+    let (source, program) = (desk.path().join("racy.c"), desk.path().join("racy"));
+    fs::write(&source, RACY).unwrap();
+    let built = Command::new("gcc")
+        .args(["-g", "-pthread", "-o"])
+        .args([&program, &source])
+        .status();
+    assert!(built.unwrap().success());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_deadheat"))
+        .args(["run", "--no-store", "--no-classify", "--"])
+        .arg(&program)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    // SAFETY: the group was made for this child.
+    unsafe { libc::kill(-(child.id() as i32), libc::SIGINT) };
+    let ended = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(66), "{said}");
+    assert!(said.contains("data race #1"), "{said}");
 }

@@ -4,6 +4,7 @@ use super::Failure;
 use super::record::{self, ScheduleArguments};
 use crate::exploration::{self, ExploreOptions};
 use crate::inputs::{self, Input};
+use crate::interrupts::Spared;
 use crate::orders;
 use crate::phase;
 use crate::reporting::ReportOptions;
@@ -86,7 +87,9 @@ pub fn record_run(
         })
         .transpose()?;
     let recording = record::create(directory, program, schedule, None)?;
+    let spared = Spared::begin();
     let (code, look) = detect::in_child(|| -> Result<(i32, Option<FirstLook>), Failure> {
+        spared.restore();
         if silent {
             detect::silence_output();
         }
