@@ -285,6 +285,31 @@ fn objects_without_accesses_are_no_plain_objects() {
     assert!(has_gate(&["gcc"]));
 }
 
+/// Threads that mostly rest have time to wait with their monitors, but not all of
+/// them inside one lock: such a program took 25 times as long.
+#[test]
+fn waiting_under_one_lock_is_bounded() {
+    let folder = scratch("contended");
+    let source = programs().join("contended.c");
+    let source = source.to_str().unwrap();
+    let arguments = ["cc", "-O1", source, "-o", "prog", "-pthread"];
+    build(&arguments, &folder);
+    // The best of some: other work on the machine only makes it longer.
+    let best = |settings: &str| {
+        let once = |_| {
+            let begun = std::time::Instant::now();
+            assert!(run(&folder.join("prog"), settings).status.success());
+            begun.elapsed()
+        };
+        (0..5).map(once).min().unwrap()
+    };
+    let (waiting, not_waiting) = (best(""), best("sample=99"));
+    assert!(
+        waiting < 8 * not_waiting,
+        "{waiting:?}, without waiting {not_waiting:?}"
+    );
+}
+
 /// A header is compiled and not linked, whatever it is called.
 #[test]
 fn headers_are_compiled_for_later() {
