@@ -16,6 +16,7 @@ mod orders;
 mod phase;
 mod plain_objects;
 mod reporting;
+mod response_files;
 mod runs;
 
 /// Finds the data races in a Linux x86-64 program and says what each can do.

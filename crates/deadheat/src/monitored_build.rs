@@ -14,13 +14,6 @@ const PASS_VARIABLE: &str = "DEADHEAT_IFR_PASS";
 const TOOL_VARIABLE: &str = "DEADHEAT_IFR_TOOL";
 const PASS_FILE: &str = "libifr_pass.so";
 
-fn failed(message: String) -> Failure {
-    Failure {
-        message,
-        code: race::exit_code::FAILURE,
-    }
-}
-
 /// The files an instrumented build needs.
 pub struct Kit {
     pub pass: PathBuf,
@@ -33,11 +26,11 @@ impl Kit {
     /// Finds or makes them.
     pub fn find() -> Result<Kit, Failure> {
         let tool = env::current_exe()
-            .map_err(|error| failed(format!("cannot find my own executable: {error}")))?;
+            .map_err(|error| Failure::own(format!("cannot find my own executable: {error}")))?;
         let pass = find_pass(&tool)?;
         let folder = cache_folder();
         fs::create_dir_all(&folder).map_err(|error| {
-            failed(format!(
+            Failure::own(format!(
                 "cannot make {}: {error}; set XDG_CACHE_HOME to a folder that can be written",
                 folder.display()
             ))
@@ -88,10 +81,10 @@ fn find_pass(tool: &Path) -> Result<PathBuf, Failure> {
         return if path.is_file() {
             Ok(path)
         } else {
-            Err(Failure {
-                message: format!("{PASS_VARIABLE} names {}, which is no file", path.display()),
-                code: race::exit_code::USAGE,
-            })
+            Err(Failure::usage(format!(
+                "{PASS_VARIABLE} names {}, which is no file",
+                path.display()
+            )))
         };
     }
     let beside = tool.parent().unwrap_or(Path::new("."));
@@ -100,7 +93,7 @@ fn find_pass(tool: &Path) -> Result<PathBuf, Failure> {
         beside.join("../lib/deadheat").join(PASS_FILE),
     ];
     places.iter().find(|path| path.is_file()).cloned().ok_or_else(|| {
-        failed(format!(
+        Failure::own(format!(
             "the monitor pass {PASS_FILE} is neither beside deadheat nor in ../lib/deadheat; build it with `cargo build --release -p ifr-pass` (needs the packages llvm-22-dev, clang-22 and lld-22) or name it in {PASS_VARIABLE}"
         ))
     })
@@ -131,7 +124,7 @@ fn keep(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     half.push(format!(".{}", std::process::id()));
     fs::write(&half, bytes)
         .and_then(|()| fs::rename(&half, path))
-        .map_err(|error| failed(format!("cannot write {}: {error}", path.display())))
+        .map_err(|error| Failure::own(format!("cannot write {}: {error}", path.display())))
 }
 
 /// Whether a program of this name can be run.
@@ -146,11 +139,31 @@ pub fn run(mut command: Command) -> Result<i32, Failure> {
     let name = command.get_program().to_string_lossy().into_owned();
     let status = command
         .status()
-        .map_err(|error| failed(format!("cannot run {name}: {error}")))?;
+        .map_err(|error| Failure::own(format!("cannot run {name}: {error}")))?;
     Ok(status
         .code()
         .or_else(|| status.signal().map(|signal| 128 + signal))
         .unwrap_or(race::exit_code::FAILURE))
+}
+
+/// Refuses a rustc whose bitcode LLVM 22 may not be able to read. One that cannot
+/// be asked is cargo's to complain about.
+pub fn need_rustc_of_llvm_22() -> Result<(), Failure> {
+    let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let said = match Command::new(&rustc).arg("-vV").output() {
+        Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+        Err(_) => return Ok(()),
+    };
+    let version = said
+        .lines()
+        .find_map(|line| line.strip_prefix("LLVM version: "));
+    match version {
+        Some(version) if version.split('.').next() != Some("22") => Err(Failure::own(format!(
+            "{} makes code with LLVM {version}; the monitors need a toolchain with LLVM 22, as Rust 1.95 is (rustup default 1.95)",
+            rustc.to_string_lossy()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses with the packages to install when a tool of LLVM 22 is missing.
@@ -158,7 +171,7 @@ pub fn need(name: &str, package: &str) -> Result<(), Failure> {
     if installed(name) {
         Ok(())
     } else {
-        Err(failed(format!(
+        Err(Failure::own(format!(
             "{name} is not installed; the monitors need LLVM 22 exactly: install the package {package}"
         )))
     }

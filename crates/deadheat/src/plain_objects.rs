@@ -12,12 +12,14 @@
 //! are not gated.
 
 use crate::commands::Failure;
+use crate::monitored_build;
 use object::read::archive::ArchiveFile;
 use object::{Object, ObjectSymbol, SymbolKind};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Where the linker looks besides the folders of `-L`.
 const SYSTEM: [&str; 4] = [
@@ -32,6 +34,7 @@ const MARK: &[u8] = b"__deadheat_ifr_";
 /// The gates of one link: files that are removed when it is over.
 pub struct Gates {
     source: PathBuf,
+    object: PathBuf,
     options: PathBuf,
 }
 
@@ -78,6 +81,7 @@ impl Gates {
         let base = format!("gates-{}", std::process::id());
         let gates = Gates {
             source: folder.join(format!("{base}.s")),
+            object: folder.join(format!("{base}.o")),
             options: folder.join(format!("{base}.options")),
         };
         let options: String = functions
@@ -92,28 +96,39 @@ impl Gates {
                 Failure::usage(format!("cannot write {}: {error}", path.display()))
             })?;
         }
+        gates.assemble()?;
         Ok(Some(gates))
+    }
+
+    /// On its own: with a source in the command of a link, clang would warn of
+    /// every option there that a link does not use.
+    fn assemble(&self) -> Result<(), Failure> {
+        let mut clang = Command::new("clang-22");
+        clang
+            .arg("-c")
+            .arg(&self.source)
+            .arg("-o")
+            .arg(&self.object);
+        match monitored_build::run(clang)? {
+            0 => Ok(()),
+            _ => Err(Failure::own(format!(
+                "cannot assemble {}",
+                self.source.display()
+            ))),
+        }
     }
 
     /// What clang is given besides.
     pub fn arguments(&self) -> Vec<OsString> {
         let mut options = OsString::from("@");
         options.push(&self.options);
-        let source = self.source.clone().into_os_string();
-        vec![
-            "-x".into(),
-            "assembler".into(),
-            source,
-            "-x".into(),
-            "none".into(),
-            options,
-        ]
+        vec![self.object.clone().into_os_string(), options]
     }
 }
 
 impl Drop for Gates {
     fn drop(&mut self) {
-        for path in [&self.source, &self.options] {
+        for path in [&self.source, &self.object, &self.options] {
             // Small files in the cache folder; nobody is hurt if they stay.
             let _ = fs::remove_file(path);
         }

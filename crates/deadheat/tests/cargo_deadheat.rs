@@ -152,6 +152,33 @@ fn monitors_in_rust_with_the_stable_toolchain() {
     assert!(!folder.join("target/debug").exists());
 }
 
+/// Flags of the project's own configuration are still used; those of the
+/// environment hide them, as with plain cargo.
+#[test]
+fn flags_of_the_project_stay() {
+    let folder = workspace("cargo-ifr-flags");
+    std::fs::create_dir_all(folder.join(".cargo")).unwrap();
+    let fail = |configuration: &str, environment: Option<&str>| {
+        std::fs::write(folder.join(".cargo/config.toml"), configuration).unwrap();
+        let mut build = command("deadheat", &folder);
+        build.args(["cargo", "build", "-p", "quiet"]);
+        if let Some(flags) = environment {
+            build.env("RUSTFLAGS", flags);
+        }
+        said(&build.output().unwrap()).contains("no-such-option")
+    };
+    const TARGET: &str = "[target.x86_64-unknown-linux-gnu]";
+    assert!(fail("[build]\nrustflags = [\"-Zno-such-option\"]\n", None));
+    assert!(fail(
+        &format!("{TARGET}\nrustflags = \"-Zno-such-option\"\n"),
+        None
+    ));
+    assert!(!fail(
+        "[build]\nrustflags = [\"-Zno-such-option\"]\n",
+        Some("-Cdebug-assertions=no")
+    ));
+}
+
 /// A release build is optimised and inlined, and its race is found too.
 #[test]
 fn monitors_in_a_release_build() {

@@ -175,9 +175,20 @@ fn exit_codes_json_and_settings() {
     let wrong = run(&program, "sampel=3");
     assert_eq!(wrong.status.code(), Some(2));
     assert!(said(&wrong).contains("sampel=3"));
-    for settings in ["sample=101", "budget=101", "cap=", "signal=65"] {
+    for settings in ["sample=101", "budget=101", "cap=", "signal=65", "json="] {
         assert_eq!(run(&program, settings).status.code(), Some(2), "{settings}");
     }
+    // The races are told once, and why there is no file.
+    let found = (0..TRIES).any(|_| {
+        let output = run(&program, "json=nowhere/report.json");
+        let text = said(&output);
+        let found = text.contains("data race #1");
+        assert_eq!(output.status.code(), Some(if found { 66 } else { 0 }));
+        assert!(text.contains("cannot write nowhere/report.json"), "{text}");
+        assert!(!text.contains("addr2line"), "{text}");
+        found
+    });
+    assert!(found, "no race in {TRIES} runs");
     for settings in [
         "sample=50",
         "cap=10",
@@ -228,6 +239,90 @@ fn shared_libraries_and_separate_objects() {
     );
     let found = (0..TRIES).any(|_| said(&run(&folder.join("prog"), "")).contains("(shared)"));
     assert!(found, "the race in the library was not found");
+    // As Meson links, and with the arguments in a file: the run-time is the
+    // program's, and a library has none.
+    for defined in ["-Wl,--no-undefined", "-Wl,-z,defs"] {
+        fs::write(
+            folder.join("arguments"),
+            format!("-shared {defined} lib.o\n-o 'libt.so'\n"),
+        )
+        .unwrap();
+        build(&["cc", "@arguments"], &folder);
+        let found = (0..TRIES).any(|_| said(&run(&folder.join("prog"), "")).contains("(shared)"));
+        assert!(found, "{defined}");
+    }
+}
+
+/// Nothing in them needs a monitor, but they went through the pass: no gates.
+#[test]
+fn objects_without_accesses_are_no_plain_objects() {
+    let folder = scratch("no-accesses");
+    fs::write(
+        folder.join("version.c"),
+        "int version(void) { return 3; }\n",
+    )
+    .unwrap();
+    fs::write(
+        folder.join("main.c"),
+        "int version(void); int main(void) { return version() != 3; }\n",
+    )
+    .unwrap();
+    let has_gate = |compiler: &[&str]| {
+        let compiled = Command::new(compiler[0])
+            .args(&compiler[1..])
+            .args(["-O2", "-c", "version.c", "-o", "version.o"])
+            .current_dir(&folder)
+            .output()
+            .unwrap();
+        assert!(compiled.status.success(), "{}", said(&compiled));
+        build(&["cc", "main.c", "version.o", "-o", "prog"], &folder);
+        assert!(run(&folder.join("prog"), "").status.success());
+        let program = fs::read(folder.join("prog")).unwrap();
+        let gate = b"__wrap_version";
+        program.windows(gate.len()).any(|bytes| bytes == gate)
+    };
+    assert!(!has_gate(&[env!("CARGO_BIN_EXE_deadheat"), "cc"]));
+    assert!(has_gate(&["gcc"]));
+}
+
+/// Threads that mostly rest have time to wait with their monitors, but not all of
+/// them inside one lock: such a program took 25 times as long.
+#[test]
+fn waiting_under_one_lock_is_bounded() {
+    let folder = scratch("contended");
+    let source = programs().join("contended.c");
+    let source = source.to_str().unwrap();
+    let arguments = ["cc", "-O1", source, "-o", "prog", "-pthread"];
+    build(&arguments, &folder);
+    // The best of some: other work on the machine only makes it longer.
+    let best = |settings: &str| {
+        let once = |_| {
+            let begun = std::time::Instant::now();
+            assert!(run(&folder.join("prog"), settings).status.success());
+            begun.elapsed()
+        };
+        (0..5).map(once).min().unwrap()
+    };
+    let (waiting, not_waiting) = (best(""), best("sample=99"));
+    assert!(
+        waiting < 8 * not_waiting,
+        "{waiting:?}, without waiting {not_waiting:?}"
+    );
+}
+
+/// A header is compiled and not linked, whatever it is called.
+#[test]
+fn headers_are_compiled_for_later() {
+    let folder = scratch("headers");
+    fs::write(folder.join("all.h"), "#define FIVE 5\n").unwrap();
+    fs::write(folder.join("a.c"), "int main(void) { return FIVE - 5; }\n").unwrap();
+    build(&["cc", "all.h", "-o", "all.pch"], &folder);
+    build(&["cc", "-x", "c-header", "all.h", "-o", "all.pch"], &folder);
+    build(
+        &["cc", "-include-pch", "all.pch", "a.c", "-o", "prog"],
+        &folder,
+    );
+    assert!(run(&folder.join("prog"), "").status.success());
 }
 
 #[test]
@@ -298,6 +393,16 @@ fn what_cannot_work_is_said() {
         .unwrap();
     assert_eq!(missing.status.code(), Some(2));
     assert!(said(&missing).contains("nowhere.so"));
+    for option in ["-m32", "--target=aarch64-linux-gnu"] {
+        let other = Command::new(env!("CARGO_BIN_EXE_deadheat"))
+            .args(["cc", option, "-c", "a.c"])
+            .current_dir(&folder)
+            .output()
+            .unwrap();
+        assert_eq!(other.status.code(), Some(2));
+        let text = said(&other);
+        assert!(text.contains(option) && text.contains("x86-64"), "{text}");
+    }
 }
 
 /// Pass, run-time and objects must be of one build; anything else would start no
@@ -386,7 +491,7 @@ fn plain_objects_that_synchronise_by_themselves_make_no_false_report() {
     )
     .unwrap();
     let compiled = Command::new("gcc")
-        .args(["-O2", "-c", "lock.c", "-o", "lock.o"])
+        .args(["-O2", "-fPIC", "-c", "lock.c", "-o", "lock.o"])
         .current_dir(&folder)
         .status()
         .unwrap();
@@ -409,6 +514,65 @@ fn plain_objects_that_synchronise_by_themselves_make_no_false_report() {
             assert!(output.status.success(), "{name}: {}", said(&output));
             assert_eq!(String::from_utf8_lossy(&output.stdout), "400000 400000\n");
         }
+    }
+    // In a shared library, whose other half has monitors.
+    fs::write(
+        folder.join("half.c"),
+        "void take(void); void give(void); void with(void (*)(void));\n\
+         static long total, other;\n\
+         static void work(void) { other++; }\n\
+         void step(void) { take(); total++; give(); with(work); }\n\
+         long sum(void) { return total + other; }\n",
+    )
+    .unwrap();
+    fs::write(
+        folder.join("user.c"),
+        "#include <pthread.h>\n#include <stdio.h>\n\
+         void step(void); long sum(void);\n\
+         static void *run(void *unused) { for (int i = 0; i < 200000; i++) step(); return unused; }\n\
+         int main(void) {\n\
+             pthread_t one, two;\n\
+             pthread_create(&one, 0, run, 0); pthread_create(&two, 0, run, 0);\n\
+             pthread_join(one, 0); pthread_join(two, 0);\n\
+             printf(\"%ld\\n\", sum());\n\
+             return 0;\n\
+         }\n",
+    )
+    .unwrap();
+    // Options that a link does not use are no reason to warn.
+    let arguments = [
+        "cc", "-Werror", "-DX", "-fPIC", "-O1", "-c", "half.c", "-o", "half.o",
+    ];
+    build(&arguments, &folder);
+    let arguments = [
+        "cc",
+        "-Werror",
+        "-DX",
+        "-fvisibility=hidden",
+        "-shared",
+        "half.o",
+        "-L.",
+        "-llock",
+        "-o",
+        "libhalf.so",
+    ];
+    build(&arguments, &folder);
+    let arguments = [
+        "cc",
+        "-O1",
+        "user.c",
+        "-L.",
+        "-lhalf",
+        "-Wl,-rpath,$ORIGIN",
+        "-o",
+        "user",
+        "-pthread",
+    ];
+    build(&arguments, &folder);
+    for _ in 0..5 {
+        let output = run(&folder.join("user"), "");
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "800000\n");
     }
 }
 
@@ -527,6 +691,19 @@ fn missing_llvm_is_named() {
     assert!(refused(&["c++", "a.cc"]).contains("install the package clang-22"));
     std::os::unix::fs::symlink("/usr/bin/clang-22", tools.join("clang-22")).unwrap();
     assert!(refused(&["cargo", "build"]).contains("install the package lld-22"));
+    std::os::unix::fs::symlink("/usr/bin/ld.lld-22", tools.join("ld.lld-22")).unwrap();
+    assert!(refused(&["cargo", "build"]).contains("cargo is not installed"));
+    // A toolchain of another LLVM.
+    for (name, text) in [
+        ("cargo", "#!/bin/sh\nexit 0\n"),
+        ("rustc", "#!/bin/sh\necho 'LLVM version: 23.1.0'\n"),
+    ] {
+        let path = tools.join(name);
+        fs::write(&path, text).unwrap();
+        let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&path, all).unwrap();
+    }
+    assert!(refused(&["cargo", "build"]).contains("LLVM 23.1.0"));
 }
 
 /// Parts of the pass can be left out; the races are found all the same, and an

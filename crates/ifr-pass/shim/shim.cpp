@@ -23,6 +23,7 @@
 #include "llvm/Transforms/Utils/BasicBlockUtils.h"
 #include "llvm/Transforms/Utils/LCSSA.h"
 #include "llvm/Transforms/Utils/LoopSimplify.h"
+#include "llvm/Transforms/Utils/ModuleUtils.h"
 #include "llvm/Transforms/Utils/ScalarEvolutionExpander.h"
 #include <optional>
 
@@ -204,15 +205,40 @@ extern "C" void dh_decompose(LLVMValueRef Ptr, LLVMModuleRef M,
   *Offset = Off;
 }
 
+// Counters that --coverage and -fprofile-generate add. They are not atomic unless
+// asked for (-fprofile-update=atomic), and nobody wrote the race.
+static bool isProfileCounter(const GlobalVariable &G) {
+  StringRef Name = G.getName();
+  return Name.starts_with("__llvm_gcov") || Name.starts_with("__llvm_gcda") ||
+         Name.starts_with("__prof");
+}
+
+// Whether the address of a thread-local variable stays out of sight of other
+// threads, as far as this module shows. One with very many uses is taken at its
+// word: each access asks.
+static bool staysInThread(const GlobalVariable *Variable) {
+  constexpr unsigned MostUses = 64;
+  if (Variable->hasNUsesOrMore(MostUses))
+    return true;
+  for (const User *U : Variable->users()) {
+    auto *I = dyn_cast<IntrinsicInst>(U);
+    if (I && I->getIntrinsicID() == Intrinsic::threadlocal_address &&
+        PointerMayBeCaptured(I, /*ReturnCaptures=*/true, 200))
+      return false;
+  }
+  return true;
+}
+
 // No other thread can have this pointer: a local variable or fresh block whose
 // address stays in the function, memory that nobody writes, or thread-local.
 extern "C" int dh_private(LLVMValueRef Ptr, int FollowCaptures) {
   const Value *O = getUnderlyingObject(unwrap(Ptr), 12);
-  if (auto *G = dyn_cast<GlobalVariable>(O))
-    return G->isConstant() || G->isThreadLocal();
   if (auto *I = dyn_cast<IntrinsicInst>(O))
     if (I->getIntrinsicID() == Intrinsic::threadlocal_address)
-      return 1;
+      O = I->getArgOperand(0);
+  if (auto *G = dyn_cast<GlobalVariable>(O))
+    return G->isConstant() || isProfileCounter(*G) ||
+           (G->isThreadLocal() && staysInThread(G));
   if (!FollowCaptures)
     return 0;
   if (isa<AllocaInst>(O) || isNoAliasCall(O))
@@ -564,6 +590,11 @@ extern "C" void dh_set_location(LLVMValueRef I, LLVMValueRef From, LLVMValueRef 
   }
   if (DISubprogram *SP = cast<Function>(unwrap(F))->getSubprogram())
     Inst->setDebugLoc(DILocation::get(Inst->getContext(), SP->getLine(), 0, SP));
+}
+
+// Keeps a global that nothing refers to.
+extern "C" void dh_keep(LLVMModuleRef M, LLVMValueRef G) {
+  appendToCompilerUsed(*unwrap(M), {cast<GlobalValue>(unwrap(G))});
 }
 
 // An instrumented function writes the shadow: what was inferred about its

@@ -50,6 +50,8 @@ pub enum Bulk {
         source: LLVMValueRef,
         target: Option<LLVMValueRef>,
     },
+    /// The length of a `std::string`, which the call has used when it returns.
+    Length { string: LLVMValueRef, write: bool },
 }
 
 #[derive(Default)]
@@ -390,6 +392,39 @@ pub fn is_rust_symbol(name: &str) -> bool {
         })
 }
 
+/// Member functions of `std::string` in the C++ library that use the length of
+/// their object whatever else they do; whether they write it. Those that may leave
+/// it alone (`a = a`, `erase` of nothing) are not among them.
+fn uses_string_length(name: &str) -> Option<bool> {
+    const CLASS: &str = "St7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE";
+    const WRITE: &[&str] = &[
+        "9_M_append",
+        "6append",
+        "9push_back",
+        "pL",
+        "6insert",
+        "6assign",
+        "7replace",
+        "10_M_replace",
+        "14_M_replace_aux",
+        "8_M_erase",
+    ];
+    const READ: &[&str] = &[
+        "4size", "6length", "5empty", "4find", "5rfind", "7compare", "2at",
+    ];
+    let is_one_of = |members: &[&str], rest: &str| {
+        // `E` ends the name; the parameters follow.
+        members.iter().any(|member| {
+            rest.strip_prefix(member)
+                .is_some_and(|end| end.starts_with('E'))
+        })
+    };
+    match name.strip_prefix("_ZN")?.strip_prefix('K') {
+        Some(constant) => is_one_of(READ, constant.strip_prefix(CLASS)?).then_some(false),
+        None => is_one_of(WRITE, name.strip_prefix("_ZN")?.strip_prefix(CLASS)?).then_some(true),
+    }
+}
+
 fn argument(call: LLVMValueRef, index: u32) -> LLVMValueRef {
     ir::operand(call, index)
 }
@@ -417,6 +452,8 @@ fn copies(name: &str, call: LLVMValueRef) -> Vec<Bulk> {
         _ if name.starts_with("llvm.memset") || (name == "memset" && arguments == 3) => {
             vec![bytes(0, true)]
         }
+        // C lets it look at all bytes even where the first ones differ.
+        "memcmp" | "bcmp" if arguments == 3 => vec![bytes(0, false), bytes(1, false)],
         "strlen" | "strdup" if arguments == 1 => vec![Bulk::String {
             source: argument(call, 0),
             target: None,
@@ -448,6 +485,13 @@ fn copies(name: &str, call: LLVMValueRef) -> Vec<Bulk> {
             source: argument(call, 1),
             target: Some(argument(call, 0)),
         }],
+        _ if arguments > 0 => match uses_string_length(name) {
+            Some(write) => vec![Bulk::Length {
+                string: argument(call, 0),
+                write,
+            }],
+            None => Vec::new(),
+        },
         _ => Vec::new(),
     }
 }

@@ -16,9 +16,9 @@ use crate::ranges::Extent;
 use crate::regions::{self, Location, Must, Regions, Set};
 use crate::shim::{self, Session};
 use crate::{effects, ir};
-use inkwell::llvm_sys::LLVMIntPredicate;
 use inkwell::llvm_sys::core::*;
 use inkwell::llvm_sys::prelude::*;
+use inkwell::llvm_sys::{LLVMIntPredicate, LLVMOpcode};
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::ptr::null_mut;
@@ -550,6 +550,31 @@ impl Emit {
         self.call(MARK, &mut [address, self.number(description)], start.from);
     }
 
+    /// Stands where the call has returned; `false` if other ways lead there too.
+    fn stand_behind(&self, call: LLVMValueRef) -> bool {
+        // SAFETY: a live call; where something follows it, it is not the end of
+        // its block, and an invoke has a block to return to.
+        let next = unsafe {
+            if shim::dh_can_insert_after(call) != 0 {
+                LLVMGetNextInstruction(call)
+            } else if ir::opcode(call) == LLVMOpcode::LLVMInvoke {
+                let returned = LLVMGetNormalDest(call);
+                let way = LLVMGetFirstUse(LLVMBasicBlockAsValue(returned));
+                if way.is_null() || !LLVMGetNextUse(way).is_null() {
+                    return false;
+                }
+                shim::dh_first_insertion(returned)
+            } else {
+                null_mut()
+            }
+        };
+        if next.is_null() {
+            return false;
+        }
+        self.stand(next);
+        true
+    }
+
     fn bulk(&self, at: LLVMValueRef, bulk: &Bulk) {
         self.stand(at);
         let none = self.number(0);
@@ -576,15 +601,9 @@ impl Emit {
             Bulk::Printed { pointer, limit } => {
                 // What was written is known when the call returns, and its region
                 // goes on to the next release.
-                // SAFETY: a live call; where something follows it, it is not the
-                // end of its block.
-                let next = unsafe {
-                    if shim::dh_can_insert_after(at) == 0 {
-                        return;
-                    }
-                    LLVMGetNextInstruction(at)
-                };
-                self.stand(next);
+                if !self.stand_behind(at) {
+                    return;
+                }
                 let printed = self.widen(at, true);
                 // SAFETY: 64-bit integers in scope; a call that failed gives a
                 // length that the run-time takes for none.
@@ -620,6 +639,20 @@ impl Emit {
                     none,
                     self.number(describe::WRITE),
                 ];
+                self.call(RANGE_MARK, &mut arguments, at);
+            }
+            Bulk::Length { string, write } => {
+                // It may throw instead.
+                if !self.stand_behind(at) {
+                    return;
+                }
+                // SAFETY: 64-bit integers in scope.
+                let length = unsafe {
+                    let string = self.integer(string);
+                    LLVMBuildAdd(self.builder, string, self.number(8), c"".as_ptr())
+                };
+                let description = if write { describe::WRITE } else { 0 };
+                let mut arguments = [length, self.number(8), none, none, self.number(description)];
                 self.call(RANGE_MARK, &mut arguments, at);
             }
             Bulk::String { source, target } => {

@@ -197,7 +197,10 @@ pub fn read(function: LLVMValueRef, session: Session) -> Regions {
             let pointer = match bulk {
                 effects::Bulk::Bytes { pointer, .. }
                 | effects::Bulk::ByValue { pointer, .. }
-                | effects::Bulk::Printed { pointer, .. } => pointer,
+                | effects::Bulk::Printed { pointer, .. }
+                | effects::Bulk::Length {
+                    string: pointer, ..
+                } => pointer,
                 effects::Bulk::String {
                     source,
                     target: None,

@@ -75,6 +75,7 @@ unsafe extern "C" {
     pub fn dh_gather_variables(function: LLVMValueRef);
     pub fn dh_first_insertion(block: LLVMBasicBlockRef) -> LLVMValueRef;
     pub fn dh_set_location(instruction: LLVMValueRef, from: LLVMValueRef, function: LLVMValueRef);
+    pub fn dh_keep(module: LLVMModuleRef, global: LLVMValueRef);
     pub fn dh_forget_memory_facts(function: LLVMValueRef);
     pub fn dh_mark_placeholder(function: LLVMValueRef);
 }

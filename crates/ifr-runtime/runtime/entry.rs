@@ -107,6 +107,42 @@ macro_rules! restore_and_return {
     };
 }
 
+/// The start of an entry that works with three registers of its caller and the
+/// thread-local block in r11.
+macro_rules! open_check_entry {
+    ($name:literal) => {
+        concat!(
+            ".globl ",
+            $name,
+            "\n.type ",
+            $name,
+            ",@function\n",
+            $name,
+            ":
+             .cfi_startproc
+             push rax
+             .cfi_adjust_cfa_offset 8
+             push rcx
+             .cfi_adjust_cfa_offset 8
+             push rdx
+             .cfi_adjust_cfa_offset 8
+             mov r11, qword ptr [rip + __deadheat_ifr_tls@GOTTPOFF]"
+        )
+    };
+}
+
+/// Brings the three registers back.
+macro_rules! restore_three {
+    () => {
+        "pop rdx
+         .cfi_adjust_cfa_offset -8
+         pop rcx
+         .cfi_adjust_cfa_offset -8
+         pop rax
+         .cfi_adjust_cfa_offset -8"
+    };
+}
+
 macro_rules! keeping_registers {
     ($name:literal, $target:literal, $site:literal, $frame:literal $(, $first:literal)*) => {
         global_asm!(
@@ -215,17 +251,7 @@ keeping_registers!(
 // `threads::Local` are `now` (0), `thread` (16), `key` (24), `shares` (40), `capped` (48) and
 // `counts` (56); bit 18 of the description says that one granule has all bytes.
 global_asm!(
-    ".globl __deadheat_ifr_due",
-    ".type __deadheat_ifr_due,@function",
-    "__deadheat_ifr_due:",
-    ".cfi_startproc",
-    "push rax",
-    ".cfi_adjust_cfa_offset 8",
-    "push rcx",
-    ".cfi_adjust_cfa_offset 8",
-    "push rdx",
-    ".cfi_adjust_cfa_offset 8",
-    "mov r11, qword ptr [rip + __deadheat_ifr_tls@GOTTPOFF]",
+    open_check_entry!("__deadheat_ifr_due"),
     "mov rcx, qword ptr fs:[r11 + 56]",
     "mov rax, rsi",
     "shr rax, 32",
@@ -275,27 +301,12 @@ global_asm!(
     "or edx, 1",
     "mov dword ptr [rcx], edx",
     "4:",
-    "pop rdx",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rcx",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rax",
-    ".cfi_adjust_cfa_offset -8",
+    restore_three!(),
     "jmp __deadheat_ifr_check",
     ".cfi_endproc",
     ".size __deadheat_ifr_due, . - __deadheat_ifr_due",
-    ".globl __deadheat_ifr_check",
-    ".type __deadheat_ifr_check,@function",
     ".p2align 4",
-    "__deadheat_ifr_check:",
-    ".cfi_startproc",
-    "push rax",
-    ".cfi_adjust_cfa_offset 8",
-    "push rcx",
-    ".cfi_adjust_cfa_offset 8",
-    "push rdx",
-    ".cfi_adjust_cfa_offset 8",
-    "mov r11, qword ptr [rip + __deadheat_ifr_tls@GOTTPOFF]",
+    open_check_entry!("__deadheat_ifr_check"),
     "mov rdx, qword ptr fs:[r11]",
     "cmp rdx, 1",
     "jbe 6f",
@@ -321,21 +332,11 @@ global_asm!(
     "test rdx, rax",
     "jne 5f",
     "4:",
-    "pop rdx",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rcx",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rax",
-    ".cfi_adjust_cfa_offset -8",
+    restore_three!(),
     "ret",
     ".cfi_adjust_cfa_offset 24",
     "5:",
-    "pop rdx",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rcx",
-    ".cfi_adjust_cfa_offset -8",
-    "pop rax",
-    ".cfi_adjust_cfa_offset -8",
+    restore_three!(),
     "jmp __deadheat_ifr_start",
     ".cfi_adjust_cfa_offset 24",
     // No monitors are wanted, or there is a cap and the word is elsewhere.

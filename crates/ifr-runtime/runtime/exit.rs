@@ -323,13 +323,13 @@ fn run_tool(log: i32) -> bool {
     if path.is_null() {
         return false;
     }
-    let mut json = [0u8; 4096];
+    let mut json = [0u8; options::LONGEST_NAME];
     let length = options::JSON_LENGTH.load(Ordering::Relaxed);
     let name = options::JSON.load(Ordering::Relaxed);
     let mut arguments: [*const u8; 5] = [core::ptr::null(); 5];
     arguments[0] = path;
     arguments[1] = c"ifr-report".as_ptr().cast();
-    if !name.is_null() && length < json.len() {
+    if !name.is_null() {
         // SAFETY: name and length were taken from the environment block.
         let given = unsafe { core::slice::from_raw_parts(name, length) };
         for (place, byte) in json.iter_mut().zip(given) {
@@ -338,7 +338,9 @@ fn run_tool(log: i32) -> bool {
         arguments[2] = c"--json-file".as_ptr().cast();
         arguments[3] = json.as_ptr();
     }
-    sys::run(path, &arguments, ENVIRONMENT.load(Ordering::Relaxed), log) == Some(0)
+    // 2: the races are told, and so is why the JSON file cannot be written.
+    let code = sys::run(path, &arguments, ENVIRONMENT.load(Ordering::Relaxed), log);
+    matches!(code, Some(0 | 2))
 }
 
 /// Addresses by module, when nobody is there to name them.
@@ -369,7 +371,7 @@ fn tell_plainly() {
         }
     }
     if !races::records().is_empty() {
-        out.str("==================\ndeadheat: the program `deadheat` was not found, so no lines are named; addr2line -e MODULE OFFSET does\n");
+        out.str("==================\ndeadheat: the deadheat that compiled this program cannot be run here, so no lines are named; addr2line -e MODULE OFFSET does\n");
     }
 }
 

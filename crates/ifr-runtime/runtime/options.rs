@@ -27,6 +27,9 @@ pub static OFF: AtomicU32 = AtomicU32::new(0);
 pub static JSON: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 pub static JSON_LENGTH: AtomicUsize = AtomicUsize::new(0);
 
+/// Room for the JSON file's name and the 0 behind it: what Linux opens.
+pub const LONGEST_NAME: usize = 4096;
+
 fn number(text: &[u8]) -> Option<u32> {
     let mut value = 0u32;
     if text.is_empty() {
@@ -60,6 +63,9 @@ pub fn read(text: &'static [u8]) -> Result<(), &'static [u8]> {
             b"stats" => &STATS,
             b"off" => &OFF,
             b"json" => {
+                if value.is_empty() || value.len() >= LONGEST_NAME {
+                    return Err(piece);
+                }
                 JSON.store(value.as_ptr().cast_mut(), Ordering::Relaxed);
                 JSON_LENGTH.store(value.len(), Ordering::Relaxed);
                 continue;

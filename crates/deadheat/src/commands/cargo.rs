@@ -10,6 +10,7 @@ use crate::monitored_build::{self, Kit};
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
+use std::process::Command;
 
 #[derive(clap::Args)]
 #[command(
@@ -43,9 +44,54 @@ fn text(path: &Path) -> Result<String, Failure> {
     })
 }
 
+/// As cargo reads them: they hide those of its configuration.
+fn flags_of_environment() -> Option<Vec<String>> {
+    if let Ok(flags) = env::var("CARGO_ENCODED_RUSTFLAGS") {
+        return Some(flags.split('\u{1f}').map(String::from).collect());
+    }
+    let flags = env::var("RUSTFLAGS").ok()?;
+    Some(flags.split_whitespace().map(String::from).collect())
+}
+
+/// `rustflags` of the `config.toml` files that hold here: those of the target, or
+/// else those of all. cargo does not join them with flags of the environment, so
+/// they go there. None if cargo does not say.
+fn flags_of_configuration() -> Vec<String> {
+    let said = Command::new("cargo")
+        .args(["-Zunstable-options", "config", "get", "--format", "json"])
+        // The stable cargo has the command, but not for everybody.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .output();
+    let configuration: serde_json::Value = said
+        .ok()
+        .and_then(|said| serde_json::from_slice(&said.stdout).ok())
+        .unwrap_or_default();
+    let of_target = flags_at(&configuration["target"][TARGET]["rustflags"]);
+    if of_target.is_empty() {
+        return flags_at(&configuration["build"]["rustflags"]);
+    }
+    of_target
+}
+
+/// A list of flags, or a text with spaces between them.
+fn flags_at(value: &serde_json::Value) -> Vec<String> {
+    if let Some(text) = value.as_str() {
+        return text.split_whitespace().map(String::from).collect();
+    }
+    let list = value.as_array().into_iter().flatten();
+    list.filter_map(|flag| flag.as_str().map(String::from))
+        .collect()
+}
+
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     monitored_build::need("clang-22", "clang-22")?;
     monitored_build::need("ld.lld-22", "lld-22")?;
+    if !monitored_build::installed("cargo") {
+        return Err(Failure::own(
+            "cargo is not installed, or not in a folder of PATH; rustup.rs says how to install it",
+        ));
+    }
+    monitored_build::need_rustc_of_llvm_22()?;
     let kit = Kit::find()?;
     let mut flags: Vec<String> = [
         "-Clinker-plugin-lto",
@@ -69,18 +115,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         text(&kit.list)?
     ));
     // What the user set stays, after ours.
-    for given in env::var("CARGO_ENCODED_RUSTFLAGS")
-        .map(|flags| flags.split('\u{1f}').map(String::from).collect())
-        .unwrap_or_else(|_| {
-            env::var("RUSTFLAGS")
-                .unwrap_or_default()
-                .split_whitespace()
-                .map(String::from)
-                .collect::<Vec<_>>()
-        })
-    {
-        flags.push(given);
-    }
+    flags.extend(flags_of_environment().unwrap_or_else(flags_of_configuration));
     let mut command = kit.command(OsStr::new("cargo"));
     command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     command.env_remove("RUSTFLAGS");

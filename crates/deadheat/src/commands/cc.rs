@@ -9,6 +9,7 @@
 use super::Failure;
 use crate::monitored_build::{self, Kit};
 use crate::plain_objects::Gates;
+use crate::response_files;
 use std::ffi::{OsStr, OsString};
 
 #[derive(clap::Args)]
@@ -40,6 +41,8 @@ pub enum Language {
 
 /// What clang was asked to do, as far as it matters here.
 struct Request {
+    /// The processor that code is asked for, if it is none with monitors.
+    other_processor: Option<String>,
     links: bool,
     shared: bool,
     is_static: bool,
@@ -81,6 +84,7 @@ const TAKES_VALUE: &[&str] = &[
 
 fn understand(arguments: &[OsString]) -> Request {
     let mut request = Request {
+        other_processor: None,
         links: true,
         shared: false,
         is_static: false,
@@ -89,23 +93,30 @@ fn understand(arguments: &[OsString]) -> Request {
         has_lto: false,
     };
     let mut inputs = 0;
-    let mut skip = false;
-    for argument in arguments {
-        if std::mem::take(&mut skip) {
-            continue;
-        }
+    let mut words = arguments.iter();
+    while let Some(argument) = words.next() {
         let text = argument.to_string_lossy();
         if TAKES_VALUE.contains(&text.as_ref()) {
-            skip = true;
+            let value = words.next().map(|value| value.to_string_lossy());
+            match (text.as_ref(), value) {
+                ("-x", Some(language)) => request.links &= !language.ends_with("-header"),
+                ("-target", Some(target)) => request.aim(&text, &target),
+                _ => {}
+            }
             continue;
         }
         match text.as_ref() {
+            "-m32" | "-mx32" | "-m16" => request.other_processor = Some(text.into_owned()),
             "-c" | "-S" | "-E" | "-M" | "-MM" | "-fsyntax-only" | "-r" | "--version"
             | "-dumpversion" | "-dumpmachine" | "-emit-ast" | "--precompile" => {
                 request.links = false;
             }
             "-shared" => request.shared = true,
             "-static" | "-static-pie" => request.is_static = true,
+            _ if text.starts_with("--target=") => {
+                request.aim(&text, text.trim_start_matches("--target="));
+            }
+            _ if text.starts_with("-x") => request.links &= !text.ends_with("-header"),
             _ if text.starts_with("-print-") || text.starts_with("--print-") => {
                 request.links = false;
             }
@@ -114,12 +125,22 @@ fn understand(arguments: &[OsString]) -> Request {
             }
             _ if text.starts_with("-flto") => request.has_lto = true,
             _ if text.starts_with("-g") && text != "-g0" => request.has_debug = true,
+            // A header alone is compiled to be included.
+            _ if is_header(&text) => {}
             _ if !text.starts_with('-') || text == "-" || text.starts_with("-l") => inputs += 1,
             _ => {}
         }
     }
     request.links &= inputs > 0;
     request
+}
+
+fn is_header(text: &str) -> bool {
+    const ENDS: [&str; 6] = ["h", "hh", "hpp", "hxx", "H", "h++"];
+    !text.starts_with('-')
+        && text
+            .rsplit_once('.')
+            .is_some_and(|(_, end)| ENDS.contains(&end))
 }
 
 pub fn run(arguments: &Arguments, language: Language) -> Result<i32, Failure> {
@@ -129,15 +150,21 @@ pub fn run(arguments: &Arguments, language: Language) -> Result<i32, Failure> {
     };
     monitored_build::need(name, package)?;
     let kit = Kit::find()?;
-    let request = understand(&arguments.arguments);
+    let expanded = response_files::expand(&arguments.arguments);
+    let request = understand(&expanded);
+    if let Some(option) = &request.other_processor {
+        return Err(Failure::usage(format!(
+            "{option}: monitors are for x86-64 programs only; compile this with clang-22 itself"
+        )));
+    }
     if request.links && request.is_static {
         return Err(Failure::usage(
             "-static cannot be monitored: the run-time sees locks and thread creation by standing before the shared C library; link without -static",
         ));
     }
     let gates = match request.links {
-        true => Gates::make(&arguments.arguments, kit.folder(), || {
-            trace(name, &arguments.arguments, &kit)
+        true => Gates::make(&expanded, kit.folder(), || {
+            trace(name, &arguments.arguments, &request, &kit)
         })?,
         false => None,
     };
@@ -151,34 +178,59 @@ pub fn run(arguments: &Arguments, language: Language) -> Result<i32, Failure> {
     if !request.has_debug {
         command.arg("-gline-tables-only");
     }
-    if request.has_lto && !request.has_linker {
-        command.arg("-fuse-ld=lld");
-    }
+    command.args(request.linker());
     command.arg("--end-no-unused-arguments");
     command.args(&arguments.arguments);
-    if request.links && request.shared {
-        // Bound at once, so that the run-time sees where calls lead.
-        command.arg("-Wl,-z,now");
-    }
-    if request.links && !request.shared {
-        // `-x c` must not make our object a source file.
-        command.args(["-x", "none"]).args(kit.link_arguments());
-    }
+    command.args(request.linked_besides(&kit));
     monitored_build::run(command)
+}
+
+impl Request {
+    /// The option `text` asks for code of this target.
+    fn aim(&mut self, text: &str, target: &str) {
+        if !target.starts_with("x86_64") && !target.starts_with("amd64") {
+            self.other_processor = Some(match text.contains('=') {
+                true => text.to_string(),
+                false => format!("{text} {target}"),
+            });
+        }
+    }
+
+    /// Bitcode is lld's to link.
+    fn linker(&self) -> Option<&'static str> {
+        (self.has_lto && !self.has_linker).then_some("-fuse-ld=lld")
+    }
+
+    /// What a link is given after the user's arguments.
+    fn linked_besides(&self, kit: &Kit) -> Vec<OsString> {
+        if !self.links {
+            return Vec::new();
+        }
+        if self.shared {
+            // Bound at once, so that the run-time sees where calls lead. The
+            // run-time is in the program: a library that shall have no undefined
+            // symbols (Meson's default) has those.
+            return ["-Wl,-z,now", "-Wl,-z,undefs"].map(OsString::from).to_vec();
+        }
+        // `-x c` must not make our object a source file.
+        let mut arguments: Vec<OsString> = ["-x", "none"].map(OsString::from).to_vec();
+        arguments.extend(kit.link_arguments());
+        arguments
+    }
 }
 
 /// What the linker takes in, as its trace says; none if the link fails, which
 /// it will do again and say why.
-fn trace(name: &str, arguments: &[OsString], kit: &Kit) -> Option<String> {
+fn trace(name: &str, arguments: &[OsString], request: &Request, kit: &Kit) -> Option<String> {
     let away = kit.folder().join(format!("trial-{}", std::process::id()));
     let output = kit
         .command(OsStr::new(name))
         .arg("-w")
+        .args(request.linker())
         .args(arguments)
         .args(["-Wl,-t,-t", "-o"])
         .arg(&away)
-        .args(["-x", "none"])
-        .args(kit.link_arguments())
+        .args(request.linked_besides(kit))
         .output();
     // Not there if the link failed.
     let _ = std::fs::remove_file(&away);
@@ -209,8 +261,23 @@ mod tests {
             "-shared a.o -o a.so",
             "-print-search-dirs",
             "-o x -I include",
+            "all.hpp",
+            "-x c++-header all -o all.pch",
         ] {
             assert!(!links(line), "{line}");
         }
+        assert!(links("-include all.h a.c"));
+    }
+
+    #[test]
+    fn other_processors_are_seen() {
+        let other = |line: &str| {
+            let arguments: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            understand(&arguments).other_processor
+        };
+        assert_eq!(other("-c a.c -m32"), Some("-m32".into()));
+        assert_eq!(other("-target arm a.c"), Some("-target arm".into()));
+        assert_eq!(other("--target=arm a.c"), Some("--target=arm".into()));
+        assert_eq!(other("--target=x86_64-linux-gnu -m64 a.c"), None);
     }
 }

@@ -146,8 +146,8 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         Some(path) => std::fs::read(path).map(|read| bytes = read),
         None => std::io::stdin().lock().read_to_end(&mut bytes).map(|_| ()),
     };
-    read.map_err(|error| Failure::usage(format!("cannot read the monitor log: {error}")))?;
-    let log = Log::parse(&bytes).map_err(Failure::usage)?;
+    read.map_err(|error| Failure::own(format!("cannot read the monitor log: {error}")))?;
+    let log = Log::parse(&bytes).map_err(Failure::own)?;
     let mut map = ModuleMap::new();
     for mapping in &log.mappings {
         map.insert(mapping.range.clone(), &mapping.path, mapping.offset);
@@ -172,7 +172,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     };
     if !report.races.is_empty() {
         report::print(&report, &options)
-            .map_err(|error| Failure::usage(format!("cannot print the report: {error}")))?;
+            .map_err(|error| Failure::own(format!("cannot print the report: {error}")))?;
     }
     if let Some(path) = &arguments.json_file {
         let json = serde_json::to_string_pretty(&report)

@@ -47,6 +47,14 @@ impl Failure {
             message: message.to_string(),
         }
     }
+
+    /// deadheat cannot do its work: a tool or a folder it needs is missing.
+    pub fn own(message: impl fmt::Display) -> Self {
+        Failure {
+            code: race::exit_code::FAILURE,
+            message: message.to_string(),
+        }
+    }
 }
 
 impl From<vm::Error> for Failure {

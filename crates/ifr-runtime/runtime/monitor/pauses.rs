@@ -47,9 +47,13 @@ const ALL_CYCLES: u64 = 1 << 21;
 const SAVED: u64 = 64;
 const AT_ONCE: u64 = 4;
 const LONGEST: u64 = 10;
-/// Who has saved so many does not wait for the others.
+/// Who has saved so many does not wait for the others, as long as such threads
+/// together wait one in so many cycles: where all work under one lock they mostly
+/// rest, and each would stop all others with it.
 const PATIENT: u64 = 8;
+const RESTED_CYCLES: u64 = 1 << 22;
 static ALL: AtomicU64 = AtomicU64::new(0);
+static RESTED: AtomicU64 = AtomicU64::new(0);
 /// So many sites where it has waited more often than elsewhere are passed by before
 /// one of them is taken.
 const PATIENCE: u32 = 32;
@@ -133,7 +137,8 @@ fn pause_again(thread: &Thread, address: usize, place: usize) {
         return;
     }
     let all = clock.saturating_sub(ALL.load(Ordering::Relaxed));
-    if (all < ALL_CYCLES && mine < PATIENT * OWN_CYCLES) || sampling() {
+    let rested = mine >= PATIENT * OWN_CYCLES && clock > RESTED.load(Ordering::Relaxed);
+    if (all < ALL_CYCLES && !rested) || sampling() {
         return;
     }
     let Some(waits) = thread.waits.get(place) else {
@@ -153,7 +158,11 @@ fn pause_again(thread: &Thread, address: usize, place: usize) {
     }
     thread.passed_by.store(0, Ordering::Relaxed);
     waits.store(times.saturating_add(1), Ordering::Relaxed);
-    let pauses = (mine / OWN_CYCLES / AT_ONCE).clamp(1, LONGEST);
+    let mut pauses = 1;
+    if rested {
+        pauses = (mine / OWN_CYCLES / AT_ONCE).clamp(1, LONGEST);
+        spend(&RESTED, clock, RESTED_CYCLES, pauses);
+    }
     spend(&thread.paused_at, clock, OWN_CYCLES, pauses);
     spend(&ALL, clock, ALL_CYCLES, 1);
     wait(address, PAUSE_MICROS * pauses);
