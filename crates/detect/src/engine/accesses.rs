@@ -3,6 +3,7 @@
 
 use super::{Access, Checker, Engine, HappensBefore, Meaning, SEQUENCERS, Thread};
 use crate::code::{Atomic, Origin, Reader};
+use crate::source::Shape;
 use crate::sync::Object;
 use vm::observe::AccessEvent;
 
@@ -195,6 +196,10 @@ impl<C: Checker> Engine<C> {
         let (acquires, releases, order_unknown) = match atomic {
             Some(atomic) => (atomic.acquires, atomic.releases, atomic.order_unknown),
             None if self.is_atomic_variable(event.address) => (true, true, true),
+            // Half of a change by compare-and-swap.
+            None if event.read && !event.write && self.code.begins_exchange(event.pc) => {
+                (true, false, false)
+            }
             // A spin unlock.
             None if locked_by_me && event.write && !event.read => (false, true, false),
             // A spin, or a check.
@@ -292,9 +297,11 @@ impl<C: Checker> Engine<C> {
         thread: &Thread,
     ) -> Option<Atomic> {
         let Some(atomic) = self.code.atomic(event.pc) else {
+            let shape = Shape::new(event.read, event.write, event.locked);
+            let word = self.checker.is_used_atomically(event.address);
             return self
                 .code
-                .atomic_in_source(event.pc, (event.read, event.write), event.address);
+                .atomic_in_source(event.pc, shape, event.address, word);
         };
         if atomic.order_unknown
             && !thread.orders.is_empty()

@@ -115,6 +115,8 @@ pub struct Thread {
     pub number: u32,
     pub slot: Slot,
     pub clock: VectorClock,
+    /// What is in order by creating and joining threads only.
+    pub lineage: VectorClock,
     /// What is in order by ad hoc synchronisation only (rule 5).
     pub ad_hoc: VectorClock,
     /// The thread's own component of its clock.
@@ -185,9 +187,13 @@ impl Thread {
 /// A misuse of a lock or an order that can deadlock, as the engine sees it.
 #[derive(Debug, Clone)]
 pub enum LockEvent<'a> {
+    /// Another lock than was there before.
+    Made { address: u64 },
+    /// A lock was waited for and taken.
     Locking {
         thread: &'a Thread,
         address: u64,
+        kind: LockKind,
         moment: Moment,
         order: u64,
     },
@@ -236,6 +242,10 @@ pub trait Checker {
     }
     /// Every access that gets this far is worth a look into debug info.
     fn is_exact(&self) -> bool;
+    /// An earlier pass has seen atomic accesses to the word.
+    fn is_used_atomically(&self, _address: u64) -> bool {
+        false
+    }
     fn access(&mut self, access: &Access, thread: &Thread, heap: &Heap);
     /// A plain access was nothing but synchronisation: all of them there are.
     fn synchronised(&mut self, _address: u64, _size: u32) {}
@@ -381,10 +391,14 @@ impl<C: Checker> Engine<C> {
     fn start_thread(&mut self, number: u32, parent: Option<u32>, moment: Moment) {
         let order = self.next_order();
         let mut clock = VectorClock::default();
+        let mut lineage = VectorClock::default();
         let mut name = None;
         if let Some(parent) = parent {
             let mut creator = self.take(parent);
             clock = creator.clock.clone();
+            lineage = creator.lineage.clone();
+            let tick = lineage.get(creator.slot) + 1;
+            creator.lineage.set(creator.slot, tick);
             name = creator.name.clone();
             creator.advance();
             self.put(creator);
@@ -406,6 +420,7 @@ impl<C: Checker> Engine<C> {
         };
         let tick = tick.max(clock.get(slot) + 1);
         clock.set(slot, tick);
+        lineage.set(slot, tick);
         let index = number as usize;
         if self.threads.len() <= index {
             self.threads.resize_with(index + 1, || None);
@@ -414,6 +429,7 @@ impl<C: Checker> Engine<C> {
             number,
             slot,
             clock,
+            lineage,
             ad_hoc: VectorClock::default(),
             epoch: Epoch::new(slot, tick),
             held: Vec::new(),
