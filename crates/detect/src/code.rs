@@ -60,6 +60,8 @@ pub struct Atomic {
     pub acquires: bool,
     pub releases: bool,
     pub order_unknown: bool,
+    /// The word is of a type that has atomic operations only.
+    pub typed: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -451,8 +453,8 @@ impl Code {
         answer
     }
 
-    /// The load is the first half of a loop around a compare-and-swap of the
-    /// same place: atomic change that the processor has no instruction for.
+    /// The load is the first half of a loop around a compare-and-swap: an atomic
+    /// change that the processor has no instruction for.
     pub fn begins_exchange(&mut self, pc: u64) -> bool {
         self.origin(pc);
         let index = Self::index(pc);
@@ -464,6 +466,7 @@ impl Code {
         answer
     }
 
+    /// A compare-and-swap follows that expects the value loaded.
     fn exchange_follows(&mut self, pc: u64) -> bool {
         /// Between them is only the computation of the new value.
         const WINDOW: usize = 24;
@@ -473,7 +476,12 @@ impl Code {
         }
         let mut decoder = Decoder::with_ip(64, &bytes, pc, DecoderOptions::NONE);
         let load = decoder.decode();
-        let place = operand(&load);
+        if load.mnemonic() != Mnemonic::Mov || load.op0_kind() != OpKind::Register {
+            return false;
+        }
+        let mut copies = vec![load.op0_register().full_register()];
+        // Without optimisation values go through the frame.
+        let mut slots: Vec<(Register, Register, u32, u64)> = Vec::new();
         for _ in 0..WINDOW {
             let instruction = decoder.decode();
             // A largest value is only exchanged for a larger one.
@@ -485,22 +493,34 @@ impl Code {
                 return false;
             }
             if instruction.mnemonic() == Mnemonic::Cmpxchg && instruction.has_lock_prefix() {
-                return operand(&instruction) == place;
+                return copies.contains(&Register::RAX);
             }
-            let moved = self
-                .info
-                .info(&instruction)
-                .used_registers()
-                .iter()
-                .any(|used| {
-                    let register = used.register().full_register();
-                    matches!(
-                        used.access(),
-                        OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite
-                    ) && (register == place.0 || register == place.1)
-                });
-            if moved {
-                return false;
+            let copied = instruction.mnemonic() == Mnemonic::Mov
+                && match instruction.op1_kind() {
+                    OpKind::Register => {
+                        copies.contains(&instruction.op1_register().full_register())
+                    }
+                    OpKind::Memory => slots.contains(&operand(&instruction)),
+                    _ => false,
+                };
+            if instruction.op0_kind() == OpKind::Memory && instruction.mnemonic() == Mnemonic::Mov {
+                let slot = operand(&instruction);
+                slots.retain(|known| *known != slot);
+                if copied && slot.0 == Register::RBP {
+                    slots.push(slot);
+                }
+            }
+            for used in self.info.info(&instruction).used_registers() {
+                let register = used.register().full_register();
+                if matches!(
+                    used.access(),
+                    OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite
+                ) {
+                    copies.retain(|copy| *copy != register);
+                    if copied {
+                        copies.push(register);
+                    }
+                }
             }
         }
         false
@@ -763,7 +783,10 @@ impl Code {
     }
 
     fn meaning(&mut self, pc: u64, used: &AtomicUse) -> Atomic {
+        let typed =
+            !used.function.contains("atomic_ref") && !used.function.starts_with("__atomic_");
         let both = |order_unknown| Atomic {
+            typed,
             acquires: true,
             releases: true,
             order_unknown,
@@ -776,11 +799,13 @@ impl Code {
                 both(true)
             }
             Some(Ordering::Relaxed) => Atomic {
+                typed,
                 acquires: false,
                 releases: false,
                 order_unknown: false,
             },
             Some(Ordering::Acquire) => Atomic {
+                typed,
                 acquires: true,
                 releases: false,
                 order_unknown: false,

@@ -71,7 +71,10 @@ impl LockOrder {
 const LONGEST_CYCLE: usize = 16;
 
 /// Orders looked at for one cycle.
-const STEPS: usize = 4096;
+const STEPS: usize = 1024;
+
+/// Orders of two locks kept: by other threads, or with other locks held.
+const ORDERS_KEPT: usize = 32;
 
 /// A cycle that is looked for.
 struct Search<'a> {
@@ -251,7 +254,7 @@ impl Locks {
                     && known.reads == order.reads
                     && known.lineage == order.lineage
             });
-            if known {
+            if known || orders.len() >= ORDERS_KEPT {
                 continue;
             }
             let mut search = Search {
@@ -278,10 +281,8 @@ impl Locks {
                 self.problem(cycle);
             }
             let orders = self.orders.entry((held.address, address)).or_default();
-            if orders.len() < 64 {
-                orders.push(order);
-                self.firsts.entry(address).or_default().insert(held.address);
-            }
+            orders.push(order);
+            self.firsts.entry(address).or_default().insert(held.address);
         }
     }
 }

@@ -153,7 +153,11 @@ fn look(vm: &Vm, map: &ModuleMap, stop: &Wanted) -> Scene {
         scene.virtual_table = size == 8
             && read_word(address)
                 .and_then(|value| map.variable_at(value))
-                .is_some_and(|variable| variable.name.starts_with("vtable for "));
+                .is_some_and(|variable| {
+                    ["vtable for ", "{vtable("]
+                        .iter()
+                        .any(|name| variable.name.starts_with(name))
+                });
     }
     scene
 }

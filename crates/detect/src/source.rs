@@ -368,6 +368,7 @@ impl Text {
                         acquires: merged.acquires || atomic.acquires,
                         releases: merged.releases || atomic.releases,
                         order_unknown: merged.order_unknown || atomic.order_unknown,
+                        typed: false,
                     },
                 ),
                 Some(better) if better.0 > fit => better,
@@ -428,6 +429,7 @@ fn meaning(edges: Option<(bool, bool)>) -> Atomic {
         acquires,
         releases,
         order_unknown: edges.is_none(),
+        typed: false,
     }
 }
 
