@@ -1,5 +1,5 @@
-// Orders that cannot deadlock: tried for, behind a gate, only read, one before
-// the other is created.
+// Orders that cannot deadlock: tried for, behind a gate, only read, by one
+// thread.
 #include <pthread.h>
 #include <stdio.h>
 static pthread_mutex_t a = PTHREAD_MUTEX_INITIALIZER, b = PTHREAD_MUTEX_INITIALIZER, c = PTHREAD_MUTEX_INITIALIZER,
@@ -12,7 +12,6 @@ static void both(pthread_mutex_t *first, pthread_mutex_t *second) {
     pthread_mutex_unlock(first);
 }
 static void *one(void *unused) {
-    both(&b, &a);
     pthread_mutex_lock(&c);
     pthread_mutex_lock(&d);
     pthread_mutex_unlock(&d);
@@ -52,6 +51,6 @@ int main(void) {
     pthread_create(&threads[3], 0, three, &a);
     for (int i = 0; i < 4; i++)
         pthread_join(threads[i], 0);
-    both(&a, &b);
+    both(&b, &a);
     puts("done");
 }

@@ -502,9 +502,8 @@ impl<C: Checker> Engine<C> {
                 if let Some(number) = self.by_pointer.get(&first)
                     && let Some(joined) = self.thread_state(*number)
                 {
-                    let (clock, lineage) = (joined.clock.clone(), joined.lineage.clone());
+                    let clock = joined.clock.clone();
                     thread.acquire(&clock);
-                    thread.lineage.join(&lineage);
                 }
             }
             Known::VoidLock => self.acquire_lock(thread, first, LockKind::Mutex, call),

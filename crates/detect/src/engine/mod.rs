@@ -115,8 +115,6 @@ pub struct Thread {
     pub number: u32,
     pub slot: Slot,
     pub clock: VectorClock,
-    /// What is in order by creating and joining threads only.
-    pub lineage: VectorClock,
     /// What is in order by ad hoc synchronisation only (rule 5).
     pub ad_hoc: VectorClock,
     /// The thread's own component of its clock.
@@ -391,14 +389,10 @@ impl<C: Checker> Engine<C> {
     fn start_thread(&mut self, number: u32, parent: Option<u32>, moment: Moment) {
         let order = self.next_order();
         let mut clock = VectorClock::default();
-        let mut lineage = VectorClock::default();
         let mut name = None;
         if let Some(parent) = parent {
             let mut creator = self.take(parent);
             clock = creator.clock.clone();
-            lineage = creator.lineage.clone();
-            let tick = lineage.get(creator.slot) + 1;
-            creator.lineage.set(creator.slot, tick);
             name = creator.name.clone();
             creator.advance();
             self.put(creator);
@@ -420,7 +414,6 @@ impl<C: Checker> Engine<C> {
         };
         let tick = tick.max(clock.get(slot) + 1);
         clock.set(slot, tick);
-        lineage.set(slot, tick);
         let index = number as usize;
         if self.threads.len() <= index {
             self.threads.resize_with(index + 1, || None);
@@ -429,7 +422,6 @@ impl<C: Checker> Engine<C> {
             number,
             slot,
             clock,
-            lineage,
             ad_hoc: VectorClock::default(),
             epoch: Epoch::new(slot, tick),
             held: Vec::new(),
