@@ -8,6 +8,9 @@
 //! some report, and correct ones none unless they are listed as known below
 //! `STRIPPED_NOISE` (design: at most five).
 //!
+//! Likewise every kind of lock finding must be named in a line `// LOCKS kind`,
+//! and every one named must be reported.
+//!
 //! A race that a build is known to hide carries `// MISSED at O0: why`; as soon
 //! as it is found there, the note must go.
 //!
@@ -189,6 +192,25 @@ fn run(program: &Path, seed: u64) -> Result<serde_json::Value, String> {
     }
 }
 
+/// Lock findings that differ from what the source says.
+fn judge_locks(source: &Path, report: &serde_json::Value) -> Result<(), String> {
+    let text = std::fs::read_to_string(source).map_err(|error| error.to_string())?;
+    let expected: BTreeSet<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("// LOCKS "))
+        .collect();
+    let found: BTreeSet<&str> = report["locks"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|finding| finding["kind"].as_str())
+        .collect();
+    match found == expected {
+        true => Ok(()),
+        false => Err(format!("locks: {found:?} instead of {expected:?}")),
+    }
+}
+
 /// What is wrong with the answers for this program, if anything.
 fn judge(source: &Path, program: &Path, build: Build) -> Result<(), String> {
     let expected = expectations(source);
@@ -196,6 +218,9 @@ fn judge(source: &Path, program: &Path, build: Build) -> Result<(), String> {
     let racy = !missing.is_empty();
     for seed in 0..if racy { SEEDS } else { 1 } {
         let report = run(program, seed)?;
+        if seed == 0 {
+            judge_locks(source, &report)?;
+        }
         let pairs = reported_pairs(&report, source);
         if build == Build::Stripped {
             match (racy, pairs.is_empty()) {

@@ -15,7 +15,7 @@
 
 use crate::golang::{self, Package};
 use crate::known::{self, Known};
-use crate::source::Sources;
+use crate::source::{Shape, Sources};
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind, Register,
@@ -60,6 +60,8 @@ pub struct Atomic {
     pub acquires: bool,
     pub releases: bool,
     pub order_unknown: bool,
+    /// The word is of a type that has atomic operations only.
+    pub typed: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -67,6 +69,7 @@ struct Facts {
     pc: u64,
     origin: Origin,
     feeds_branch: Option<bool>,
+    begins_exchange: Option<bool>,
     atomic: Option<Option<Atomic>>,
 }
 
@@ -85,7 +88,7 @@ pub struct Code {
     /// What debug info and source text said before: of an address, whether its
     /// variable is atomic; of an access, which atomic operation it is.
     atomic_variables: FxHashMap<u64, bool>,
-    atomics_in_source: FxHashMap<(u64, u64, bool, bool), Option<Atomic>>,
+    atomics_in_source: FxHashMap<(u64, u64, Shape, bool), Option<Atomic>>,
     readers: FxHashMap<u64, Reader>,
     /// Modules that use stand-alone fences: there a relaxed access can be one
     /// half of an edge.
@@ -153,6 +156,33 @@ fn module_origin(name: &str) -> Origin {
 fn contains_c_library(module: &Module) -> bool {
     !module.functions_named("__libc_start_main").is_empty()
         && module_origin(module.name()) == Origin::Program
+}
+
+/// An OpenMP run-time is part of this file.
+fn contains_openmp(module: &Module) -> bool {
+    !module.functions_named("GOMP_parallel").is_empty()
+}
+
+/// A function of libgomp, by its name.
+fn is_openmp(function: &str) -> bool {
+    has_any(
+        function,
+        &[
+            "GOMP_",
+            "gomp_",
+            "omp_",
+            "GOACC_",
+            "goacc_",
+            "acc_",
+            "priority_",
+            "prio_splay",
+            "splay_tree",
+            "htab_",
+            "initialize_env",
+            "initialize_team",
+            "team_destructor",
+        ],
+    )
 }
 
 fn is_go(module: &Module) -> bool {
@@ -231,7 +261,7 @@ impl Code {
                 }
             }
         }
-        if origin == Origin::Threading {
+        if origin == Origin::Threading || contains_openmp(module) {
             for function in module.functions() {
                 if let Some(known) = known::openmp(&function.name) {
                     found.push((function.start.wrapping_add(bias), known));
@@ -358,13 +388,21 @@ impl Code {
                 Some(Package::Other) | None => Origin::Program,
             };
         }
-        if contains_c_library(module)
-            && module.has_debug_info()
-            && module
+        let without_source = || {
+            module
                 .frames(offset)
                 .first()
                 .is_none_or(|frame| frame.file.is_none())
+        };
+        if contains_openmp(module)
+            && module
+                .function_at(offset)
+                .is_some_and(|function| is_openmp(&function.name))
+            && without_source()
         {
+            return Origin::Threading;
+        }
+        if contains_c_library(module) && module.has_debug_info() && without_source() {
             return Origin::CLibrary;
         }
         Origin::Program
@@ -413,6 +451,79 @@ impl Code {
         let answer = self.branch_fed_by(pc).is_some();
         self.facts[index].feeds_branch = Some(answer);
         answer
+    }
+
+    /// The load is the first half of a loop around a compare-and-swap: an atomic
+    /// change that the processor has no instruction for.
+    pub fn begins_exchange(&mut self, pc: u64) -> bool {
+        self.origin(pc);
+        let index = Self::index(pc);
+        if let Some(answer) = self.facts[index].begins_exchange {
+            return answer;
+        }
+        let answer = self.exchange_follows(pc);
+        self.facts[index].begins_exchange = Some(answer);
+        answer
+    }
+
+    /// A compare-and-swap follows that expects the value loaded.
+    fn exchange_follows(&mut self, pc: u64) -> bool {
+        /// Between them is only the computation of the new value.
+        const WINDOW: usize = 24;
+        let mut bytes = [0; 8 * WINDOW];
+        if vm::memory::read(pc, &mut bytes).is_err() {
+            return false;
+        }
+        let mut decoder = Decoder::with_ip(64, &bytes, pc, DecoderOptions::NONE);
+        let load = decoder.decode();
+        if load.mnemonic() != Mnemonic::Mov || load.op0_kind() != OpKind::Register {
+            return false;
+        }
+        let mut copies = vec![load.op0_register().full_register()];
+        // Without optimisation values go through the frame.
+        let mut slots: Vec<(Register, Register, u32, u64)> = Vec::new();
+        for _ in 0..WINDOW {
+            let instruction = decoder.decode();
+            // A largest value is only exchanged for a larger one.
+            let goes_on = matches!(
+                instruction.flow_control(),
+                FlowControl::Next | FlowControl::ConditionalBranch
+            );
+            if instruction.is_invalid() || !goes_on {
+                return false;
+            }
+            if instruction.mnemonic() == Mnemonic::Cmpxchg && instruction.has_lock_prefix() {
+                return copies.contains(&Register::RAX);
+            }
+            let copied = instruction.mnemonic() == Mnemonic::Mov
+                && match instruction.op1_kind() {
+                    OpKind::Register => {
+                        copies.contains(&instruction.op1_register().full_register())
+                    }
+                    OpKind::Memory => slots.contains(&operand(&instruction)),
+                    _ => false,
+                };
+            if instruction.op0_kind() == OpKind::Memory && instruction.mnemonic() == Mnemonic::Mov {
+                let slot = operand(&instruction);
+                slots.retain(|known| *known != slot);
+                if copied && slot.0 == Register::RBP {
+                    slots.push(slot);
+                }
+            }
+            for used in self.info.info(&instruction).used_registers() {
+                let register = used.register().full_register();
+                if matches!(
+                    used.access(),
+                    OpAccess::Write | OpAccess::ReadWrite | OpAccess::CondWrite
+                ) {
+                    copies.retain(|copy| *copy != register);
+                    if copied {
+                        copies.push(register);
+                    }
+                }
+            }
+        }
+        false
     }
 
     /// Target of the conditional branch that the loaded value decides.
@@ -631,18 +742,20 @@ impl Code {
         })
     }
 
-    /// The atomic operation that the source line of this instruction names.
+    /// The atomic operation that the source line of this instruction names;
+    /// `word` says that others use the word atomically.
     pub fn atomic_in_source(
         &mut self,
         pc: u64,
-        (read, write): (bool, bool),
+        shape: Shape,
         address: u64,
+        word: bool,
     ) -> Option<Atomic> {
-        let key = (pc, address, read, write);
+        let key = (pc, address, shape, word);
         if let Some(known) = self.atomics_in_source.get(&key) {
             return *known;
         }
-        let answer = self.find_atomic_in_source(pc, (read, write), address);
+        let answer = self.find_atomic_in_source(pc, shape, address, word);
         self.atomics_in_source.insert(key, answer);
         answer
     }
@@ -650,8 +763,9 @@ impl Code {
     fn find_atomic_in_source(
         &mut self,
         pc: u64,
-        kind: (bool, bool),
+        shape: Shape,
         address: u64,
+        word: bool,
     ) -> Option<Atomic> {
         let (module, _) = self.modules.find(pc)?;
         if !module.has_debug_info() {
@@ -664,11 +778,15 @@ impl Code {
             let last = variable.path.rsplit('.').next().unwrap_or("");
             last.split('[').next().unwrap_or(last)
         });
-        self.sources.atomic(Path::new(&file), line, kind, name)
+        self.sources
+            .atomic(Path::new(&file), line, shape, name, word)
     }
 
     fn meaning(&mut self, pc: u64, used: &AtomicUse) -> Atomic {
+        let typed =
+            !used.function.contains("atomic_ref") && !used.function.starts_with("__atomic_");
         let both = |order_unknown| Atomic {
+            typed,
             acquires: true,
             releases: true,
             order_unknown,
@@ -681,11 +799,13 @@ impl Code {
                 both(true)
             }
             Some(Ordering::Relaxed) => Atomic {
+                typed,
                 acquires: false,
                 releases: false,
                 order_unknown: false,
             },
             Some(Ordering::Acquire) => Atomic {
+                typed,
                 acquires: true,
                 releases: false,
                 order_unknown: false,

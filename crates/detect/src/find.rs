@@ -143,6 +143,7 @@ impl Checker for Finder {
     }
 
     fn clear(&mut self, range: Range<u64>) {
+        self.locks.forget(range.clone());
         self.shadow
             .clear(range.start, range.end.saturating_sub(range.start));
     }

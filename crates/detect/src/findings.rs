@@ -292,6 +292,17 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
     };
     let mut groups: BTreeMap<_, Vec<(&Pair, [Access; 2])>> = BTreeMap::new();
     for pair in &found.pairs {
+        // The code of a destructor begins by making the object one of its class.
+        // Where that changes nothing the program has not asked for a write.
+        let implied = |side: &Side| {
+            side.kind == AccessKind::Write
+                && scenes
+                    .get(&stop_at(found, pair, side))
+                    .is_some_and(Scene::keeps_virtual_table)
+        };
+        if pair.sides.iter().any(implied) {
+            continue;
+        }
         let accesses = [
             access(found, &scenes, pair, &pair.sides[0]),
             access(found, &scenes, pair, &pair.sides[1]),
@@ -492,6 +503,29 @@ fn lock_findings(found: &Found, scenes: &Scenes<'_>) -> Vec<LockFinding> {
                         call("and took while holding it", *other_second),
                     ],
                 ),
+                (LockProblemKind::OrderInversion, at) => {
+                    let next = locks.iter().cycle().skip(1);
+                    let orders: Vec<String> = at
+                        .iter()
+                        .step_by(2)
+                        .zip(locks.iter().zip(next))
+                        .map(|((moment, _), (lock, next))| {
+                            format!("thread {} takes lock {lock} before {next}", moment.thread)
+                        })
+                        .collect();
+                    (
+                        "lock-order-inversion",
+                        format!("{}: they can deadlock", orders.join(", ")),
+                        at.chunks(2)
+                            .flat_map(|pair| {
+                                ["held", "taken while holding it"]
+                                    .into_iter()
+                                    .zip(pair)
+                                    .map(|(what, at)| call(what, *at))
+                            })
+                            .collect(),
+                    )
+                }
                 (LockProblemKind::DestroyHeld, _) => (
                     "destroy-held",
                     format!(

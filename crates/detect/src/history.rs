@@ -17,7 +17,7 @@ use crate::locks::Locks;
 use crate::shadow::{LARGE, ShadowError, Watch, pieces};
 use race::{AccessKind, Instance, Moment};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use vm::observe::known::Compare;
 
@@ -79,6 +79,8 @@ pub struct Historian {
     racy: HashMap<u64, u8>,
     /// Racy granules and those of locked instructions, sorted.
     watched: Vec<u64>,
+    /// Granules that were used atomically.
+    words: HashSet<u64>,
     watch: Watch,
     past: HashMap<u64, Vec<Past>>,
     pub pairs: HashMap<(u64, AccessKind, u64, AccessKind), Pair>,
@@ -117,6 +119,7 @@ impl Historian {
         Ok(Historian {
             racy: candidates.racy,
             watch: Watch::new(&watched)?,
+            words: candidates.words.into_iter().collect(),
             watched,
             past: HashMap::new(),
             pairs: HashMap::new(),
@@ -193,6 +196,10 @@ fn both_atomic(one: &Past, other: &Past) -> bool {
 }
 
 impl Checker for Historian {
+    fn is_used_atomically(&self, address: u64) -> bool {
+        self.words.contains(&(address >> 3))
+    }
+
     #[inline]
     fn is_known(&self, address: u64, size: u32, _write: bool, _epoch: Epoch) -> bool {
         let last = (address + u64::from(size.max(1)) - 1) >> 3;
@@ -312,6 +319,7 @@ impl Checker for Historian {
     }
 
     fn clear(&mut self, range: Range<u64>) {
+        self.locks.forget(range.clone());
         let (first, last) = (range.start >> 3, range.end.div_ceil(8));
         let from = self.watched.partition_point(|granule| *granule < first);
         let to = self.watched.partition_point(|granule| *granule < last);

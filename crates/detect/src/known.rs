@@ -2,9 +2,9 @@
 //!
 //! The documented edges are those of POSIX (XBD 4.12 and the pages of each
 //! function), the C and C++ standards, and the headers of the annotation
-//! families. C11's `mtx_lock`, `cnd_wait`, `thrd_create` and `call_once` need
-//! no entries: in the C libraries met here they call the pthread functions by
-//! the addresses followed anyway.
+//! families. C11's `thrd_create` and `call_once` need no entries: in the C
+//! libraries met here they call the pthread functions by the addresses followed
+//! anyway (in musl, `mtx_lock` does not).
 
 use crate::golang::GoCall;
 use symbols::OrderArguments;
@@ -23,6 +23,11 @@ pub enum Known {
     MutexDestroy,
     /// Returns 0 when the lock was taken.
     MutexLock,
+    /// The same, and does not wait for ever.
+    MutexTry,
+    SpinTry,
+    ReadTry,
+    WriteTry,
     /// Returns nothing; the lock is always taken.
     VoidLock,
     MutexUnlock,
@@ -142,14 +147,21 @@ impl Known {
     pub fn object(self) -> Option<(bool, u64)> {
         use Known::*;
         Some(match self {
-            MutexLock | MutexUnlock | ReadLock | WriteLock | RwUnlock | BarrierWait
-            | CondSignal | CondBroadcast | CondWait => (false, 1),
+            MutexLock | MutexTry | MutexUnlock | ReadLock | ReadTry | WriteLock | WriteTry
+            | RwUnlock | BarrierWait | CondSignal | CondBroadcast | CondWait => (false, 1),
             MutexInit | MutexDestroy => (true, 40),
             RwInit | RwDestroy => (true, 56),
             BarrierInit | BarrierDestroy => (true, 32),
             ConditionDestroy => (true, 48),
             _ => return None,
         })
+    }
+
+    /// It blocks until the lock is taken, so that threads can wait for each
+    /// other.
+    pub fn waits(self) -> bool {
+        use Known::*;
+        !matches!(self, MutexTry | SpinTry | ReadTry | WriteTry | TestLock)
     }
 
     pub fn is_allocator(self) -> bool {
@@ -166,21 +178,21 @@ pub const FUNCTIONS: &[(&str, Known)] = &[
     ("pthread_mutex_init", Known::MutexInit),
     ("pthread_mutex_destroy", Known::MutexDestroy),
     ("pthread_mutex_lock", Known::MutexLock),
-    ("pthread_mutex_trylock", Known::MutexLock),
-    ("pthread_mutex_timedlock", Known::MutexLock),
-    ("pthread_mutex_clocklock", Known::MutexLock),
+    ("pthread_mutex_trylock", Known::MutexTry),
+    ("pthread_mutex_timedlock", Known::MutexTry),
+    ("pthread_mutex_clocklock", Known::MutexTry),
     ("pthread_mutex_unlock", Known::MutexUnlock),
     ("pthread_spin_lock", Known::SpinLock),
-    ("pthread_spin_trylock", Known::SpinLock),
+    ("pthread_spin_trylock", Known::SpinTry),
     ("pthread_spin_unlock", Known::SpinUnlock),
     ("pthread_rwlock_rdlock", Known::ReadLock),
-    ("pthread_rwlock_tryrdlock", Known::ReadLock),
-    ("pthread_rwlock_timedrdlock", Known::ReadLock),
-    ("pthread_rwlock_clockrdlock", Known::ReadLock),
+    ("pthread_rwlock_tryrdlock", Known::ReadTry),
+    ("pthread_rwlock_timedrdlock", Known::ReadTry),
+    ("pthread_rwlock_clockrdlock", Known::ReadTry),
     ("pthread_rwlock_wrlock", Known::WriteLock),
-    ("pthread_rwlock_trywrlock", Known::WriteLock),
-    ("pthread_rwlock_timedwrlock", Known::WriteLock),
-    ("pthread_rwlock_clockwrlock", Known::WriteLock),
+    ("pthread_rwlock_trywrlock", Known::WriteTry),
+    ("pthread_rwlock_timedwrlock", Known::WriteTry),
+    ("pthread_rwlock_clockwrlock", Known::WriteTry),
     ("pthread_rwlock_unlock", Known::RwUnlock),
     ("pthread_cond_wait", Known::CondWait),
     ("pthread_cond_timedwait", Known::CondWait),
@@ -223,6 +235,17 @@ pub const FUNCTIONS: &[(&str, Known)] = &[
     ("pthread_timedjoin_np", Known::Join),
     ("pthread_clockjoin_np", Known::Join),
     ("thrd_join", Known::Join),
+    ("mtx_init", Known::MutexInit),
+    ("mtx_destroy", Known::MutexDestroy),
+    ("mtx_lock", Known::MutexLock),
+    ("mtx_trylock", Known::MutexTry),
+    ("mtx_timedlock", Known::MutexTry),
+    ("mtx_unlock", Known::MutexUnlock),
+    ("cnd_wait", Known::CondWait),
+    ("cnd_timedwait", Known::CondWait),
+    ("cnd_signal", Known::CondSignal),
+    ("cnd_broadcast", Known::CondBroadcast),
+    ("cnd_destroy", Known::ConditionDestroy),
     ("pthread_setname_np", Known::SetName),
     ("malloc", Known::Malloc),
     ("valloc", Known::Malloc),

@@ -39,6 +39,16 @@ pub struct Scene {
     pub after: Option<Vec<u8>>,
     /// The variable at the address asked about.
     pub variable: Option<Description>,
+    /// The value there is the address of a table of virtual functions.
+    #[serde(default)]
+    pub virtual_table: bool,
+}
+
+impl Scene {
+    /// A destructor made the object what it was already.
+    pub fn keeps_virtual_table(&self) -> bool {
+        self.virtual_table && self.after.is_some() && self.before == self.after
+    }
 }
 
 /// What a variable is called.
@@ -140,6 +150,14 @@ fn look(vm: &Vm, map: &ModuleMap, stop: &Wanted) -> Scene {
     }
     if let Some((address, size)) = stop.memory {
         scene.before = vm::memory::read_vec(address, bytes_shown(size)).ok();
+        scene.virtual_table = size == 8
+            && read_word(address)
+                .and_then(|value| map.variable_at(value))
+                .is_some_and(|variable| {
+                    ["vtable for ", "{vtable("]
+                        .iter()
+                        .any(|name| variable.name.starts_with(name))
+                });
     }
     scene
 }

@@ -6,7 +6,14 @@
 //! order. This is the weakest form of rule 4: it is asked last, it only makes
 //! the half of a line atomic that the operation is about (`x =
 //! atomic_load(&y)` loads y atomically and stores x plainly), and without the
-//! file nothing follows from it.
+//! file nothing follows from it. Several operations on one line are told apart
+//! by their kind and their variable; where that is not enough, what any of them
+//! orders counts as ordered.
+//!
+//! Optimisers lose lines: an atomic load that two branches share carries the
+//! line of an `if` before them. For a word that other instructions use
+//! atomically, a line on which no memory can be meant says nothing, and the
+//! function around it is searched for an operation of the right kind.
 
 use crate::code::Atomic;
 use std::collections::HashMap;
@@ -20,6 +27,8 @@ struct Text {
     lines: Vec<String>,
     /// Stand-alone fences: a relaxed access can be half of an edge.
     fences: bool,
+    /// Atomic types are mentioned: `load` may be one of their functions.
+    atomics: bool,
 }
 
 #[derive(Debug, Default)]
@@ -34,12 +43,41 @@ enum Operation {
     Change,
 }
 
+/// How an instruction accesses memory, as far as it tells atomic operations
+/// apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Shape {
+    Load,
+    Store,
+    /// A plain change is no atomic operation.
+    Change,
+    /// A locked instruction or an exchange.
+    Locked,
+}
+
+impl Shape {
+    pub fn new(read: bool, write: bool, locked: bool) -> Shape {
+        match (read, write) {
+            _ if locked => Shape::Locked,
+            (true, true) => Shape::Change,
+            (false, true) => Shape::Store,
+            _ => Shape::Load,
+        }
+    }
+}
+
 impl Operation {
-    fn covers(self, read: bool, write: bool) -> bool {
-        match self {
-            Operation::Load => read && !write,
-            Operation::Store => write && !read,
-            Operation::Change => true,
+    /// How well an instruction of this shape fits; none if it does not.
+    fn fits(self, shape: Shape) -> Option<u8> {
+        match (self, shape) {
+            (Operation::Load, Shape::Load) | (Operation::Store, Shape::Store) => Some(2),
+            (Operation::Change, Shape::Locked) => Some(2),
+            // A sequentially consistent store is an exchange.
+            (Operation::Store, Shape::Locked) => Some(1),
+            // A change may begin with a load; one whose result nobody uses may
+            // be a store.
+            (Operation::Change, Shape::Load | Shape::Store) => Some(1),
+            _ => None,
         }
     }
 }
@@ -57,6 +95,9 @@ fn open(path: &Path) -> Option<Text> {
     Some(Text {
         lines: text.lines().map(str::to_string).collect(),
         fences,
+        atomics: ["std::atomic", "<atomic>", "sync::atomic"]
+            .iter()
+            .any(|sign| text.contains(sign)),
     })
 }
 
@@ -110,6 +151,8 @@ fn order(arguments: &str, operation: Operation, numbered: bool) -> Option<(bool,
         ("acq_rel", (true, true)),
         ("release", (false, true)),
         ("seq_cst", (true, true)),
+        ("acqrel", (true, true)),
+        ("seqcst", (true, true)),
     ];
     let named = orders
         .iter()
@@ -148,6 +191,13 @@ fn last_argument(text: &str) -> Option<&str> {
     None
 }
 
+/// The expression names the variable.
+fn names(expression: &str, variable: &str) -> bool {
+    expression
+        .split(|letter: char| !letter.is_alphanumeric() && letter != '_')
+        .any(|word| word == variable)
+}
+
 /// The first argument names the variable, if it can be seen to name any.
 fn is_about(arguments: &str, variable: Option<&str>) -> bool {
     let Some(variable) = variable else {
@@ -157,55 +207,181 @@ fn is_about(arguments: &str, variable: Option<&str>) -> bool {
     let Some(named) = first.trim().strip_prefix('&') else {
         return true;
     };
-    named
-        .split(|letter: char| !letter.is_alphanumeric() && letter != '_')
-        .any(|word| word == variable)
+    names(named, variable)
 }
 
-/// Calls on a line: name and what follows the parenthesis.
-fn calls(line: &str) -> impl Iterator<Item = (&str, &str)> {
+/// The object that a member function is called of names the variable, if it can
+/// be seen to name any: `this` and references have other names.
+fn receives(object: &str, variable: Option<&str>) -> bool {
+    let simple = |letter: char| letter.is_alphanumeric() || letter == '_';
+    variable.is_none_or(|variable| !object.chars().all(simple) || names(object, variable))
+}
+
+/// What is in the parentheses, of which `text` is what follows the first.
+fn inside(text: &str) -> &str {
+    let mut depth = 0;
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '(' => depth += 1,
+            ')' if depth == 0 => return &text[..=at],
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    text
+}
+
+struct CallText<'a> {
+    name: &'a str,
+    /// Of a member function, the object that it is called of.
+    object: Option<&'a str>,
+    /// With the parenthesis at their end.
+    arguments: &'a str,
+}
+
+/// Calls on a line.
+fn calls(line: &str) -> impl Iterator<Item = CallText<'_>> {
     line.match_indices('(').map(|(at, _)| {
         let before = line[..at].trim_end();
         let start = before
             .rfind(|letter: char| !letter.is_alphanumeric() && letter != '_' && letter != '.')
             .map_or(0, |found| found + 1);
-        let name = &before[start..];
-        let name = match name.starts_with("atomic.") {
-            true => name,
-            false => name.rsplit('.').next().unwrap_or(name),
+        let whole = &before[start..];
+        let arguments = inside(&line[at + 1..]);
+        if whole.starts_with("atomic.") {
+            return CallText {
+                name: whole,
+                object: None,
+                arguments,
+            };
+        }
+        let (object, name) = match whole.rsplit_once('.') {
+            Some((object, name)) => (Some(object), name),
+            None if before[..start].ends_with("->") => {
+                let object = before[..start - 2].trim_end();
+                let start = object
+                    .rfind(|letter: char| !letter.is_alphanumeric() && letter != '_')
+                    .map_or(0, |found| found + 1);
+                (Some(&object[start..]), whole)
+            }
+            None => (None, whole),
         };
-        (name, &line[at + 1..])
+        CallText {
+            name,
+            object,
+            arguments,
+        }
     })
 }
 
+/// The operation that a member function of an atomic object is.
+fn member_operation(name: &str) -> Option<Operation> {
+    Some(match name {
+        "load" | "test" | "wait" => Operation::Load,
+        "store" | "clear" => Operation::Store,
+        "exchange" | "swap" | "test_and_set" | "fetch_update" => Operation::Change,
+        _ if name.starts_with("fetch_") || name.starts_with("compare_exchange") => {
+            Operation::Change
+        }
+        _ => return None,
+    })
+}
+
+/// No expression on the line can be an access to this variable: it is not named,
+/// and nothing is followed, indexed or assigned.
+fn means_no_memory(line: &str, variable: Option<&str>) -> bool {
+    let code = line.split("//").next().unwrap_or(line);
+    let assigns = code
+        .replace("==", "")
+        .replace("<=", "")
+        .replace(">=", "")
+        .replace("!=", "")
+        .contains('=');
+    let follows = ["*", "->", "[", ".", "&", "++", "--"]
+        .iter()
+        .any(|sign| code.contains(sign));
+    let calls = calls(code).any(|call| {
+        let keywords = ["if", "while", "switch", "for", "return", ""];
+        !keywords.contains(&call.name)
+    });
+    !assigns && !follows && !calls && variable.is_none_or(|variable| !names(code, variable))
+}
+
+/// Lines of a function looked at, either way.
+const NEAR: usize = 60;
+
 impl Text {
-    fn atomic(
-        &self,
-        line: usize,
-        read: bool,
-        write: bool,
-        variable: Option<&str>,
-    ) -> Option<Atomic> {
-        let text = self.lines.get(line.checked_sub(1)?)?;
-        for (name, arguments) in calls(text) {
-            let Some(operation) = operation(name) else {
-                continue;
-            };
-            if !operation.covers(read, write) || !is_about(arguments, variable) {
-                continue;
+    /// The line, with those that follow as far as its parentheses reach.
+    fn statement(&self, line: usize) -> Option<String> {
+        /// A call with one argument to a line is no longer.
+        const LONGEST: usize = 8;
+        let mut text = String::new();
+        for next in self.lines.iter().skip(line.checked_sub(1)?).take(LONGEST) {
+            text.push_str(next);
+            let count = |letter| text.matches(letter).count();
+            if count('(') <= count(')') {
+                break;
             }
+            text.push(' ');
+        }
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// What the operations on a line say that fit best; none if none fits.
+    fn on_line(&self, text: &str, shape: Shape, variable: Option<&str>) -> Option<Atomic> {
+        let mut best: Option<(u8, Atomic)> = None;
+        for CallText {
+            name,
+            object,
+            arguments,
+        } in calls(text)
+        {
             let explicit = ["__atomic_", "__c11_atomic_"]
                 .iter()
                 .any(|beginning| name.starts_with(beginning))
                 || name.ends_with("_explicit");
+            let found = match (operation(name), object) {
+                (Some(operation), _) if is_about(arguments, variable) => operation,
+                (None, Some(object)) if self.atomics && receives(object, variable) => {
+                    match member_operation(name) {
+                        Some(operation) => operation,
+                        None => continue,
+                    }
+                }
+                _ => continue,
+            };
+            let Some(fit) = found.fits(shape) else {
+                continue;
+            };
             let numbered = explicit && !name.contains("compare");
-            let edges = match order(arguments, operation, numbered) {
+            let edges = match order(arguments, found, numbered) {
                 Some((false, false)) if self.fences => None,
                 Some(edges) => Some(edges),
                 None if explicit => None,
                 None => Some((true, true)),
             };
-            return Some(meaning(edges));
+            let atomic = meaning(edges);
+            best = Some(match best {
+                Some((known, merged)) if known == fit => (
+                    fit,
+                    Atomic {
+                        acquires: merged.acquires || atomic.acquires,
+                        releases: merged.releases || atomic.releases,
+                        order_unknown: merged.order_unknown || atomic.order_unknown,
+                        typed: false,
+                    },
+                ),
+                Some(better) if better.0 > fit => better,
+                _ => (fit, atomic),
+            });
+        }
+        best.map(|(_, atomic)| atomic)
+    }
+
+    fn atomic(&self, line: usize, shape: Shape, variable: Option<&str>) -> Option<Atomic> {
+        let statement = self.statement(line)?;
+        if let Some(atomic) = self.on_line(&statement, shape, variable) {
+            return Some(atomic);
         }
         let pragma = (1..=3)
             .filter_map(|above| self.lines.get(line.checked_sub(above + 1)?))
@@ -219,15 +395,31 @@ impl Text {
         } else {
             Operation::Change
         };
-        if !operation.covers(read, write) {
-            return None;
-        }
+        operation.fits(shape)?;
         // A flush makes an edge out of relaxed operations.
         Some(meaning(match order(clauses, operation, false) {
             Some((false, false)) | None if self.fences => None,
             Some(edges) => Some(edges),
             None => Some((false, false)),
         }))
+    }
+
+    /// The line cannot be where the access is: somewhere in the function around
+    /// it is an operation that the access may be.
+    fn atomic_around(&self, line: usize, shape: Shape, variable: Option<&str>) -> Option<Atomic> {
+        let here = line.checked_sub(1)?;
+        let text = self.lines.get(here)?;
+        if !means_no_memory(text, variable) {
+            return None;
+        }
+        let outside = |line: &&String| line.starts_with('}');
+        let above = self.lines[..here].iter().rev().take(NEAR);
+        let below = self.lines[here..].iter().take(NEAR);
+        above
+            .take_while(|line| !outside(line))
+            .chain(below.take_while(|line| !outside(line)))
+            .any(|line| self.on_line(line, shape, variable).is_some())
+            .then(|| meaning(None))
     }
 }
 
@@ -237,29 +429,43 @@ fn meaning(edges: Option<(bool, bool)>) -> Atomic {
         acquires,
         releases,
         order_unknown: edges.is_none(),
+        typed: false,
     }
 }
 
 impl Sources {
-    /// What the line says about an access of this kind to this variable.
+    /// What the line says about an access of this kind to this variable, and,
+    /// of a word that is known to be used atomically (`word`), what the lines
+    /// around it say.
     pub fn atomic(
         &mut self,
         file: &Path,
         line: u32,
-        (read, write): (bool, bool),
+        shape: Shape,
         variable: Option<&str>,
+        word: bool,
     ) -> Option<Atomic> {
         if !self.files.contains_key(file) {
             self.files.insert(file.to_path_buf(), open(file));
         }
         let text = self.files.get(file)?.as_ref()?;
-        text.atomic(line as usize, read, write, variable)
+        let line = line as usize;
+        text.atomic(line, shape, variable)
+            .or_else(|| text.atomic_around(line, shape, variable).filter(|_| word))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn text(source: &str) -> Text {
+        Text {
+            lines: source.lines().map(str::to_string).collect(),
+            fences: source.contains("flush"),
+            atomics: source.contains("std::atomic"),
+        }
+    }
 
     fn ask(
         source: &str,
@@ -268,12 +474,58 @@ mod tests {
         write: bool,
         variable: &str,
     ) -> Option<(bool, bool)> {
-        let text = Text {
-            lines: source.lines().map(str::to_string).collect(),
-            fences: source.contains("flush"),
-        };
-        text.atomic(line, read, write, Some(variable))
+        text(source)
+            .atomic(line, Shape::new(read, write, false), Some(variable))
             .map(|atomic| (atomic.acquires, atomic.releases))
+    }
+
+    fn ask_locked(source: &str, line: usize, variable: &str) -> Option<(bool, bool)> {
+        text(source)
+            .atomic(line, Shape::Locked, Some(variable))
+            .map(|atomic| (atomic.acquires, atomic.releases))
+    }
+
+    #[test]
+    fn operations_on_one_line_are_told_apart() {
+        let line = "while (atomic_flag_test_and_set_explicit(&l, memory_order_acquire)); n++; \
+                    atomic_flag_clear_explicit(&l, memory_order_release);";
+        assert_eq!(ask(line, 1, false, true, "l"), Some((false, true)));
+        assert_eq!(ask_locked(line, 1, "l"), Some((true, false)));
+        assert_eq!(ask(line, 1, true, true, "n"), None);
+        // The order of another call is none of its own.
+        let line = "while (__sync_lock_test_and_set(&l, 1)) \
+                    while (__atomic_load_n(&l, __ATOMIC_RELAXED));";
+        assert_eq!(ask_locked(line, 1, "l"), Some((true, true)));
+        assert_eq!(ask(line, 1, true, false, "l"), Some((false, false)));
+    }
+
+    #[test]
+    fn a_call_may_have_several_lines() {
+        let source = "atomic_store_explicit(\n  &flag,\n  1,\n  memory_order_relaxed);";
+        assert_eq!(ask(source, 1, false, true, "flag"), Some((false, false)));
+    }
+
+    #[test]
+    fn functions_of_atomic_objects_are_known_by_name() {
+        let source = "std::atomic<int> x;\nt([&]{d = 3; x.store(1, std::memory_order_release);});";
+        assert_eq!(ask(source, 2, false, true, "x"), Some((false, true)));
+        assert_eq!(ask(source, 2, false, true, "d"), None);
+        assert_eq!(ask(source, 2, true, false, "x"), None);
+        assert_eq!(ask("table.store(1);", 1, false, true, "table"), None);
+    }
+
+    #[test]
+    fn a_line_without_memory_says_nothing() {
+        let source = "void f(int* p, int which) {\n  if (which)\n    sink = __atomic_load_n(p, 5);\n  else\n    sink = *p;\n}\n\nint g() {\n  if (h)\n    return 1;\n}";
+        let around = |line, shape| {
+            text(source)
+                .atomic_around(line, shape, Some("data"))
+                .is_some()
+        };
+        assert!(around(2, Shape::Load));
+        assert!(!around(2, Shape::Store));
+        assert!(!around(5, Shape::Load), "the line itself reads memory");
+        assert!(!around(9, Shape::Load), "another function");
     }
 
     #[test]

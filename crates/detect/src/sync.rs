@@ -19,6 +19,8 @@ pub struct Object {
     /// alone would not do: a contender's failed attempt comes between a lock
     /// and its release.)
     pub locked_by: Vec<u32>,
+    /// Operations of an atomic type were seen here: there are no others.
+    pub typed: bool,
     pub barrier: Option<Barrier>,
     /// Threads blocked on a condition, as far as nobody has woken them.
     pub waiting: Vec<u32>,

@@ -121,7 +121,7 @@ impl DebugInfo {
         let mut exact: Vec<(u64, Entry<'_>)> = Vec::new();
         let mut last: Vec<(u64, Entry<'_>)> = Vec::new();
         let mut similar = Vec::new();
-        for global in globals {
+        for global in globals.iter().filter(|global| global.piece.is_none()) {
             let Some(unit) = self.units.unit(&self.dwarf, global.unit) else {
                 continue;
             };

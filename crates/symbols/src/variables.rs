@@ -39,6 +39,9 @@ pub struct Variable {
 /// A variable with a fixed place.
 pub(crate) struct Global {
     pub(crate) start: u64,
+    /// An optimiser has given parts of it places of their own: where this part
+    /// is in the variable, and its size.
+    pub(crate) piece: Option<(u64, u64)>,
     pub(crate) unit: usize,
     pub(crate) offset: UnitOffset,
 }
@@ -129,7 +132,11 @@ impl DebugInfo {
                     offset: global.offset,
                     supplementary: false,
                 };
-                self.describe(entry, global.start, address, None)
+                let Some((before, size)) = global.piece else {
+                    return self.describe(entry, global.start, address, None);
+                };
+                (address - global.start < size).then_some(())?;
+                self.describe(entry, global.start.wrapping_sub(before), address, None)
             })
     }
 
@@ -386,36 +393,51 @@ fn collect_unit(
             let attribute = entries.read_attribute(*specification)?;
             if attribute.name() == gimli::DW_AT_location
                 && let AttributeValue::Exprloc(expression) = attribute.value()
-                && let Some(start) = fixed_address(unit, expression)
             {
-                globals.push(Global {
-                    start,
-                    unit: index,
-                    offset,
-                });
+                for (start, piece) in fixed_addresses(unit, expression) {
+                    globals.push(Global {
+                        start,
+                        piece,
+                        unit: index,
+                        offset,
+                    });
+                }
             }
         }
     }
     Ok(())
 }
 
-/// The address of `DW_OP_addr` (with an offset where globals were merged).
-fn fixed_address(
+/// The addresses of `DW_OP_addr` (with an offset where globals were merged), and
+/// the piece of the variable that is there where it was split.
+fn fixed_addresses(
     unit: gimli::UnitRef<'_, crate::debug::Slice>,
     expression: Expression<crate::debug::Slice>,
-) -> Option<u64> {
+) -> Vec<(u64, Option<(u64, u64)>)> {
     let mut operations = expression.operations(unit.encoding());
-    let base = match operations.next().ok()?? {
-        gimli::Operation::Address { address } => address,
-        gimli::Operation::AddressIndex { index } => unit.address(index).ok()?,
-        _ => return None,
-    };
-    let address = match operations.next().ok()? {
-        None => base,
-        Some(gimli::Operation::PlusConstant { value }) => base.wrapping_add(value),
-        // `DW_OP_GNU_push_tls_address` and anything else is not fixed.
-        Some(_) => return None,
-    };
+    let mut found = Vec::new();
+    let mut address = None;
+    let mut before = 0;
+    while let Ok(Some(operation)) = operations.next() {
+        match operation {
+            gimli::Operation::Address { address: base } => address = Some(base),
+            gimli::Operation::AddressIndex { index } => address = unit.address(index).ok(),
+            gimli::Operation::PlusConstant { value } => {
+                address = address.map(|base: u64| base.wrapping_add(value));
+            }
+            gimli::Operation::Piece { size_in_bits, .. } => {
+                let size = size_in_bits / 8;
+                if let Some(start) = address.take() {
+                    found.push((start, Some((before, size))));
+                }
+                before += size;
+            }
+            // `DW_OP_GNU_push_tls_address` and anything else is not fixed.
+            _ => return found,
+        }
+    }
+    found.extend(address.map(|start| (start, None)));
     // Variables of dropped sections have address 0.
-    (address != 0).then_some(address)
+    found.retain(|(start, _)| *start != 0);
+    found
 }

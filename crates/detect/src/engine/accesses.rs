@@ -3,6 +3,7 @@
 
 use super::{Access, Checker, Engine, HappensBefore, Meaning, SEQUENCERS, Thread};
 use crate::code::{Atomic, Origin, Reader};
+use crate::source::Shape;
 use crate::sync::Object;
 use vm::observe::AccessEvent;
 
@@ -191,18 +192,37 @@ impl<C: Checker> Engine<C> {
         }
         let locked = object.is_some_and(|object| !object.locked_by.is_empty());
         let locked_by_me = object.is_some_and(|object| object.locked_by.contains(&thread.number));
+        let typed = object.is_some_and(|object| object.typed);
         let atomic = self.atomic_by_source(event, thread);
+        if self.checker.is_exact() && atomic.is_some_and(|atomic| atomic.typed) {
+            for word in words_of(event.address, event.size) {
+                self.words.entry(word).typed = true;
+            }
+        }
         let (acquires, releases, order_unknown) = match atomic {
             Some(atomic) => (atomic.acquires, atomic.releases, atomic.order_unknown),
             None if self.is_atomic_variable(event.address) => (true, true, true),
+            // The optimiser has lost the operation: two branches that both begin
+            // with it share one instruction, which is in neither.
+            None if typed
+                && event.read != event.write
+                && event.address.is_multiple_of(u64::from(event.size.max(1))) =>
+            {
+                (true, true, true)
+            }
+            // Half of a change by compare-and-swap.
+            None if event.read && !event.write && self.code.begins_exchange(event.pc) => {
+                (true, false, false)
+            }
             // A spin unlock.
             None if locked_by_me && event.write && !event.read => (false, true, false),
             // A spin, or a check.
             None if locked && event.read && !event.write && self.code.feeds_branch(event.pc) => {
                 (true, false, false)
             }
-            // Where nothing tells, an access to a word that others lock.
-            None if locked
+            // Where nothing tells, an access to a word that others lock, be it
+            // later.
+            None if (locked || self.checker.is_used_atomically(event.address))
                 && event.read != event.write
                 && event.size <= 8
                 && event.address.is_multiple_of(u64::from(event.size.max(1)))
@@ -292,9 +312,11 @@ impl<C: Checker> Engine<C> {
         thread: &Thread,
     ) -> Option<Atomic> {
         let Some(atomic) = self.code.atomic(event.pc) else {
+            let shape = Shape::new(event.read, event.write, event.locked);
+            let word = self.checker.is_used_atomically(event.address);
             return self
                 .code
-                .atomic_in_source(event.pc, (event.read, event.write), event.address);
+                .atomic_in_source(event.pc, shape, event.address, word);
         };
         if atomic.order_unknown
             && !thread.orders.is_empty()

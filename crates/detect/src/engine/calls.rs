@@ -127,12 +127,15 @@ impl<C: Checker> Engine<C> {
         match thread.held.iter_mut().find(|held| held.address == address) {
             Some(held) => held.times += 1,
             None => {
-                self.checker.lock(LockEvent::Locking {
-                    thread,
-                    address,
-                    moment: call.moment,
-                    order: call.order,
-                });
+                if call.known.waits() {
+                    self.checker.lock(LockEvent::Locking {
+                        thread,
+                        address,
+                        kind,
+                        moment: call.moment,
+                        order: call.order,
+                    });
+                }
                 thread.held.push(Held {
                     address,
                     kind,
@@ -250,13 +253,30 @@ impl<C: Checker> Engine<C> {
         self.checker.access(&access, thread, &self.heap);
     }
 
+    /// The object is in use until the last instruction of the call.
+    fn use_to_the_end(&mut self, call: &Call, thread: &Thread, moment: Moment) {
+        let last = Call {
+            moment: Moment {
+                count: moment.count.saturating_sub(1),
+                ..moment
+            },
+            order: self.order,
+            ..*call
+        };
+        self.use_object(&last, thread, (false, 1));
+    }
+
     pub(super) fn entered(&mut self, call: &mut Call, thread: &mut Thread) {
         let [first, second, third, _] = call.arguments;
         if let Some(object) = call.known.object() {
             self.use_object(call, thread, object);
         }
         match call.known {
-            Known::MutexInit => self.objects.forget(first..first + 1),
+            Known::MutexInit => {
+                self.objects.forget(first..first + 1);
+                self.checker.lock(LockEvent::Made { address: first });
+            }
+            Known::RwInit => self.checker.lock(LockEvent::Made { address: first }),
             Known::MutexDestroy => {
                 if let Some(owner) = self
                     .owners
@@ -435,10 +455,18 @@ impl<C: Checker> Engine<C> {
         // EOWNERDEAD: the lock is taken all the same.
         let taken = matches!(result as i32, 0 | libc::EOWNERDEAD);
         match call.known {
-            Known::MutexLock if taken => self.acquire_lock(thread, first, LockKind::Mutex, call),
-            Known::SpinLock if taken => self.acquire_lock(thread, first, LockKind::Spin, call),
-            Known::ReadLock if taken => self.acquire_lock(thread, first, LockKind::Read, call),
-            Known::WriteLock if taken => self.acquire_lock(thread, first, LockKind::Write, call),
+            Known::MutexLock | Known::MutexTry if taken => {
+                self.acquire_lock(thread, first, LockKind::Mutex, call)
+            }
+            Known::SpinLock | Known::SpinTry if taken => {
+                self.acquire_lock(thread, first, LockKind::Spin, call)
+            }
+            Known::ReadLock | Known::ReadTry if taken => {
+                self.acquire_lock(thread, first, LockKind::Read, call)
+            }
+            Known::WriteLock | Known::WriteTry if taken => {
+                self.acquire_lock(thread, first, LockKind::Write, call)
+            }
             Known::StreamLock if taken => self.acquire_lock(thread, first, LockKind::Stream, call),
             Known::CondWait => {
                 self.acquire_lock(thread, second, LockKind::Mutex, call);
@@ -458,16 +486,11 @@ impl<C: Checker> Engine<C> {
                     let clock = barrier.leave(call.cycle);
                     thread.acquire(&clock);
                 }
-                // It is in use until the last instruction of the wait.
-                let last = Call {
-                    moment: Moment {
-                        count: moment.count.saturating_sub(1),
-                        ..moment
-                    },
-                    order: self.order,
-                    ..*call
-                };
-                self.use_object(&last, thread, (false, 1));
+                self.use_to_the_end(call, thread, moment);
+            }
+            // Whom it wakes may not end it before it is done.
+            Known::CondSignal | Known::CondBroadcast => {
+                self.use_to_the_end(call, thread, moment);
             }
             Known::GuardAcquire => {
                 if let Some(object) = self.objects.get(first) {

@@ -104,9 +104,10 @@ impl<C: Checker> Engine<C> {
             | libc::SYS_recvmsg
             | libc::SYS_dup => (first, false),
             libc::SYS_close => (first, true),
-            // Whatever had the number is closed.
+            // What had the number is closed, which daemons do to a standard
+            // stream in use, and others so that no close can hit a stranger's.
             libc::SYS_dup2 | libc::SYS_dup3 if event.result >= 0 && event.arguments[1] != first => {
-                (event.arguments[1], true)
+                (event.arguments[1], false)
             }
             _ => return,
         };

@@ -185,9 +185,13 @@ impl Thread {
 /// A misuse of a lock or an order that can deadlock, as the engine sees it.
 #[derive(Debug, Clone)]
 pub enum LockEvent<'a> {
+    /// Another lock than was there before.
+    Made { address: u64 },
+    /// A lock was waited for and taken.
     Locking {
         thread: &'a Thread,
         address: u64,
+        kind: LockKind,
         moment: Moment,
         order: u64,
     },
@@ -236,6 +240,10 @@ pub trait Checker {
     }
     /// Every access that gets this far is worth a look into debug info.
     fn is_exact(&self) -> bool;
+    /// An earlier pass has seen atomic accesses to the word.
+    fn is_used_atomically(&self, _address: u64) -> bool {
+        false
+    }
     fn access(&mut self, access: &Access, thread: &Thread, heap: &Heap);
     /// A plain access was nothing but synchronisation: all of them there are.
     fn synchronised(&mut self, _address: u64, _size: u32) {}

@@ -4,8 +4,9 @@
 use super::calls::Call;
 use super::{Access, Checker, Engine, Meaning, Thread, numbered};
 use crate::clock::{Epoch, SLOTS, Slot, VectorClock};
+use crate::code::Origin;
 use crate::gochannel::{Channel, End};
-use crate::golang::{GoCall, Pending, Routine};
+use crate::golang::{self, GoCall, Pending, Routine, Transfer};
 use crate::heap::Block;
 use crate::known::Known;
 use crate::tasks;
@@ -171,6 +172,30 @@ impl<C: Checker> Engine<C> {
         self.checker.access(&access, thread, &self.heap);
     }
 
+    /// What the run-time reads and writes for the program, where its own code
+    /// calls: what the run-time and `sync` do among themselves is their affair.
+    fn transfer(&mut self, transfer: Transfer, arguments: &[u64; 5], thread: &Thread, call: &Call) {
+        if thread.goroutine.is_none() || !self.is_called_by_program(call.caller) {
+            return;
+        }
+        let word = |address| memory::get::<u64>(address).ok();
+        let modules = &self.code.modules;
+        let is_type = |address| modules.find(address).is_some();
+        for (address, size, write) in transfer
+            .touches(arguments, word, is_type)
+            .into_iter()
+            .flatten()
+        {
+            if size > 0 && address != 0 {
+                self.use_go_object(address, size, write, thread, call);
+            }
+        }
+    }
+
+    fn is_called_by_program(&mut self, back: u64) -> bool {
+        self.code.origin(back.wrapping_sub(1)) == Origin::Program
+    }
+
     fn channel(&mut self, address: u64) -> &mut Channel {
         // struct hchan: values in it, room for values.
         self.goroutines
@@ -301,8 +326,23 @@ impl<C: Checker> Engine<C> {
             | GoCall::Acquire
             | GoCall::Allocate
             | GoCall::MoveStack => follow = true,
-            GoCall::MapRead | GoCall::MapWrite => {
-                let write = called == GoCall::MapWrite;
+            GoCall::Transfer(transfer) => self.transfer(transfer, &arguments, thread, call),
+            GoCall::ReceiveInto => {
+                follow = first != 0 && arguments[1] != 0 && self.is_called_by_program(call.caller);
+            }
+            GoCall::MapNext => {
+                // struct hiter: key, value, type, map.
+                if let Ok(map) = memory::get::<u64>(first + 24)
+                    && map != 0
+                {
+                    self.use_go_object(map, 8, false, thread, call);
+                }
+            }
+            GoCall::MapRead | GoCall::MapWrite | GoCall::MapReadKey | GoCall::MapWriteKey => {
+                let write = matches!(called, GoCall::MapWrite | GoCall::MapWriteKey);
+                if matches!(called, GoCall::MapReadKey | GoCall::MapWriteKey) {
+                    self.transfer(Transfer::Key, &arguments, thread, call);
+                }
                 if arguments[1] != 0 {
                     self.use_go_object(arguments[1], 8, write, thread, call);
                 }
@@ -383,6 +423,18 @@ impl<C: Checker> Engine<C> {
                 });
             }
             GoCall::MoveStack => self.renew_go_stack(first),
+            GoCall::ReceiveInto => {
+                let word = |address| memory::get::<u64>(address).ok();
+                if let Some(size) = golang::element(first, word)
+                    && size > 0
+                {
+                    let here = Call {
+                        caller: registers.rip,
+                        ..*call
+                    };
+                    self.use_go_object(pending.arguments[1], size, true, thread, &here);
+                }
+            }
             _ => {}
         }
     }
