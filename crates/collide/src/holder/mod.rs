@@ -30,6 +30,7 @@ mod plant;
 mod space;
 mod talk;
 mod task;
+mod wake;
 
 use crate::link::Link;
 use crate::planted::PlantedTable;
@@ -41,10 +42,10 @@ use ptrace::{Change, Registers, Tid};
 use space::{Planted, Space};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use talk::repair_mask;
 use task::SystemCall;
+use wake::Alarm;
 use watch::Watchpoints;
 
 /// What to hold.
@@ -61,9 +62,6 @@ pub struct Settings {
     /// Use data breakpoints per thread even if per CPU is allowed.
     pub per_thread: bool,
 }
-
-const COMMAND_TOKEN: u64 = 1;
-const CHILD_TOKEN: u64 = 2;
 
 struct Task {
     group: Tid,
@@ -93,8 +91,7 @@ struct Arrival {
 struct Holder {
     link: Link,
     table: PlantedTable,
-    epoll: OwnedFd,
-    children: OwnedFd,
+    alarm: Alarm,
     watch: Watchpoints,
     spaces: HashMap<u32, Space>,
     tasks: HashMap<Tid, Task>,
