@@ -45,6 +45,7 @@ impl Parts {
             per_second: 0,
             share: 50_000,
             short: Duration::from_micros(50),
+            purse: super::purse::Purse::new(now),
             ended: Vec::new(),
             last_told: now,
             stopped: 0,

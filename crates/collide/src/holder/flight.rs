@@ -119,7 +119,7 @@ impl Holder {
         self.count_held(now);
         let held = Duration::from_nanos(self.held - planted.held);
         let stood = now.duration_since(planted.since).saturating_sub(held);
-        let wait = self.delay(&pick, stood);
+        let wait = self.delay(&pick, stood, now);
         if wait.is_zero() {
             return None;
         }
@@ -170,13 +170,18 @@ impl Holder {
     /// That is what the front end grants the site, but no more than the set
     /// share of the time for which its breakpoint stood: a site that runs
     /// once a second may be held for a thousand times longer than one that
-    /// runs once a millisecond, at the same cost to the program.
-    fn delay(&mut self, pick: &Pick, stood: Duration) -> Duration {
+    /// runs once a millisecond, at the same cost to the program. What is longer
+    /// than the short hold has to be paid for.
+    fn delay(&mut self, pick: &Pick, stood: Duration, now: Instant) -> Duration {
         let granted = Duration::from_micros(u64::from(pick.delay));
         let earned = stood * self.share / 1_000_000;
         let longest = granted.min(earned.max(self.short));
         let part = 256 + (self.random() % 768) as u32;
-        longest * part / 1024
+        let wish = longest * part / 1024;
+        match wish.checked_sub(self.short) {
+            Some(longer) => self.short + self.purse.ask(longer, now),
+            None => wish,
+        }
     }
 
     /// Arms data breakpoints, as many as there are registers for. With events
@@ -376,6 +381,10 @@ impl Holder {
 
     fn note_landing(&mut self, flight: &Flight) {
         let now = Instant::now();
+        let left = flight.deadline.saturating_duration_since(now);
+        if left > self.short {
+            self.purse.give_back(left);
+        }
         let stopped = now.duration_since(flight.begun).as_nanos() as u64;
         self.note_end(
             &flight.pick,

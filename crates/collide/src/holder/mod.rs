@@ -27,6 +27,7 @@ mod core_dump;
 mod flight;
 mod launch;
 mod plant;
+mod purse;
 mod space;
 mod talk;
 mod task;
@@ -39,6 +40,7 @@ use flight::Flight;
 use launch::Launched;
 use plant::BUSY;
 use ptrace::{Change, Registers, Tid};
+use purse::Purse;
 use space::{Planted, Space};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -109,6 +111,7 @@ struct Holder {
     per_second: u32,
     share: u32,
     short: Duration,
+    purse: Purse,
     ended: Vec<Ended>,
     last_told: Instant,
     stopped: u64,

@@ -80,10 +80,12 @@ impl Holder {
                 Order::Pace {
                     per_second,
                     share,
+                    waits,
                     short,
                 } => {
                     self.per_second = per_second;
                     self.share = share;
+                    self.purse.set_share(f64::from(waits) * 1e-6);
                     self.short = Duration::from_micros(u64::from(short));
                 }
                 Order::Core(folder) => self.core_folder = Some(folder),
