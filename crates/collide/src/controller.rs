@@ -4,12 +4,12 @@
 //! The cost of sampling is measured, not assumed: the time threads were
 //! stopped, the CPU time of holder and front end that was not spent while a
 //! thread was stopped anyway, and the traps. Time stopped counts in full, as
-//! if everybody had waited, because at a lock or barrier everybody does; only
-//! long waits, which end early when nobody makes progress, are divided by the
-//! number of CPUs the program keeps busy. Waits, at code that runs rarely
-//! enough to earn more than the short hold, have a share of their own, which
-//! the holder keeps (`holder::purse`). The pace follows what the rest costs,
-//! in what the waits have left.
+//! if everybody had waited, because at a lock or barrier everybody does, and
+//! for less only where no CPU has been idle. Long waits, which end early when
+//! nobody makes progress, are divided by the number of CPUs the program keeps
+//! busy. Waits, at code that runs rarely enough to earn more than the short
+//! hold, have a share of their own, which the holder keeps (`holder::purse`).
+//! The pace follows what the rest costs, in what the waits have left.
 
 /// What the user asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,6 +39,27 @@ pub struct Interval {
     /// CPU seconds the program used.
     pub program_cpu: f64,
     pub cpus: f64,
+}
+
+/// Share of the machine that stands idle from which on everybody is taken to
+/// wait for a stopped thread.
+const IDLE: f64 = 0.08;
+/// What the time of a stop counts for at least. One of two CPUs would be half,
+/// but caches go cold meanwhile and threads end unevenly: compressors with two
+/// threads are slowed down by about this much.
+const LEAST_WEIGHT: f64 = 0.75;
+
+impl Interval {
+    /// What a second in which a thread is stopped costs the program. Where all
+    /// CPUs have been busy for the whole interval nobody can have waited for
+    /// the stopped thread, and it counts for less. Where they have not, it
+    /// counts in full.
+    fn weight_of_stops(&self) -> f64 {
+        let stops = self.short_stops + self.middle_stops + self.long_stops;
+        let busy = self.program_cpu + self.tool_cpu + stops;
+        let idle = (1.0 - busy / (self.seconds * self.cpus.max(1.0))).max(0.0);
+        LEAST_WEIGHT + (1.0 - LEAST_WEIGHT) * (idle / IDLE).min(1.0)
+    }
 }
 
 /// Seconds a trap costs beyond the time its thread is seen to be stopped:
@@ -95,8 +116,11 @@ impl Controller {
             return;
         }
         let parallel = (interval.program_cpu / interval.seconds).max(1.0);
-        let waits = (interval.middle_stops + interval.long_stops / parallel) / interval.seconds;
-        let rest = (interval.short_stops + interval.traps as f64 * TRAP) / interval.seconds
+        let weight = interval.weight_of_stops();
+        let waits =
+            (interval.middle_stops * weight + interval.long_stops / parallel) / interval.seconds;
+        let rest = (interval.short_stops * weight + interval.traps as f64 * TRAP)
+            / interval.seconds
             + interval.tool_cpu / interval.seconds / interval.cpus.max(1.0);
         // Averages over about a second; at the beginning over what there is.
         self.age += interval.seconds;
@@ -189,7 +213,7 @@ mod tests {
                 seconds: 0.1,
                 short_stops: samples as f64 * each,
                 samples,
-                program_cpu: 0.2,
+                program_cpu: 0.1,
                 cpus: 2.0,
                 ..Interval::default()
             });
@@ -225,6 +249,23 @@ mod tests {
     }
 
     #[test]
+    fn a_stop_counts_for_less_where_all_cpus_are_busy() {
+        let weight = |program_cpu| {
+            let interval = Interval {
+                seconds: 1.0,
+                short_stops: 0.02,
+                tool_cpu: 0.01,
+                program_cpu,
+                cpus: 2.0,
+                ..Interval::default()
+            };
+            interval.weight_of_stops()
+        };
+        assert!((weight(1.97) - LEAST_WEIGHT).abs() < 0.01);
+        assert!((weight(1.5) - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
     fn what_waits_cost_is_not_there_for_samples() {
         let mut controller = Controller::new(Goal::Overhead(0.05));
         for _ in 0..200 {
@@ -234,7 +275,7 @@ mod tests {
                 short_stops: samples as f64 * 100e-6,
                 middle_stops: 0.002,
                 samples,
-                program_cpu: 0.2,
+                program_cpu: 0.1,
                 cpus: 2.0,
                 ..Interval::default()
             });

@@ -156,6 +156,9 @@ pub(super) fn become_background() {
         // it was on, away from the one that the held thread has left idle.
         libc::setpriority(libc::PRIO_PROCESS, 0, -20);
         prefer_short_turns();
+        // Where the kernel schedules sessions as groups it is the group's
+        // priority that counts. A refusal changes nothing.
+        let _ = std::fs::write("/proc/self/autogroup", "-20");
     }
 }
 
