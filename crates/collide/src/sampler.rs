@@ -234,7 +234,7 @@ impl Sampler {
                 || self.sites[self.run(site).end as usize - 1].temperature == Temperature::Live)
     }
 
-    fn pick(&mut self, site: u32, purpose: Purpose, delay_cap: u32) -> Option<Pick> {
+    fn pick(&mut self, site: u32, purpose: Purpose) -> Option<Pick> {
         let module = self.module_of(site);
         let count = self.modules.get(module)?.instances.len();
         if count == 0 {
@@ -263,7 +263,7 @@ impl Sampler {
                 Purpose::Live => LIVE_DWELL,
                 Purpose::Cold => COLD_DWELL,
             },
-            delay: state.delay.min(delay_cap),
+            delay: state.delay,
             length: state.code.length,
             bytes: state.code.bytes,
         })
@@ -271,7 +271,7 @@ impl Sampler {
 
     /// Live picks, `count` of them if there are as many. Every second one is
     /// a favoured site if there are any.
-    pub fn live_picks(&mut self, count: usize, delay_cap: u32) -> Vec<Pick> {
+    pub fn live_picks(&mut self, count: usize) -> Vec<Pick> {
         let mut picks = Vec::new();
         let room = LIVE_STANDING.saturating_sub(self.standing[Purpose::Live as usize]);
         let mut attempts = 0;
@@ -293,7 +293,7 @@ impl Sampler {
                 &self.live
             };
             let site = pool[at];
-            picks.extend(self.pick(site, Purpose::Live, delay_cap));
+            picks.extend(self.pick(site, Purpose::Live));
         }
         picks
     }
@@ -322,7 +322,7 @@ impl Sampler {
                 self.counts.swept += 1;
                 let state = &self.sites[site as usize];
                 if state.temperature == Temperature::Unknown && !state.code.falls_through {
-                    picks.extend(self.pick(site, Purpose::Sweep, 0));
+                    picks.extend(self.pick(site, Purpose::Sweep));
                 }
             }
             let state = &mut self.modules[module];
@@ -343,7 +343,7 @@ impl Sampler {
 
     /// Cold locations to stand for a while, at most `count`; half of them
     /// from the program itself and its own libraries.
-    pub fn cold_picks(&mut self, count: usize, delay_cap: u32) -> Vec<Pick> {
+    pub fn cold_picks(&mut self, count: usize) -> Vec<Pick> {
         let mut picks = Vec::new();
         let room = COLD_STANDING.saturating_sub(self.standing[Purpose::Cold as usize]);
         let count = count.min(room);
@@ -368,7 +368,7 @@ impl Sampler {
                 let site = order[*cursor];
                 *cursor += 1;
                 if self.may_stand_cold(site) {
-                    picks.extend(self.pick(site, Purpose::Cold, delay_cap));
+                    picks.extend(self.pick(site, Purpose::Cold));
                 }
             }
         }
@@ -534,7 +534,7 @@ mod tests {
         assert_eq!(sampler.counts().live, 10);
         let mut times = [0; 10];
         for _ in 0..10_000 {
-            for pick in sampler.live_picks(1, 15_000) {
+            for pick in sampler.live_picks(1) {
                 times[pick.site as usize] += 1;
                 sampler.ended(&ended(&pick, Outcome::Sampled));
             }
@@ -552,7 +552,7 @@ mod tests {
         }
         let mut standing = 0;
         for _ in 0..100 {
-            standing += sampler.live_picks(50, 15_000).len();
+            standing += sampler.live_picks(50).len();
         }
         assert_eq!(standing, 3 * usize::from(QUEUED));
     }
@@ -586,7 +586,7 @@ mod tests {
         live.sort_unstable();
         assert_eq!(live, [0, 1, 2]);
         let mut cold: Vec<u32> = sampler
-            .cold_picks(10, 100)
+            .cold_picks(10)
             .iter()
             .map(|pick| pick.site)
             .collect();
@@ -601,7 +601,7 @@ mod tests {
             sampler.ended(&ended(&pick, Outcome::Seen));
         }
         let pick = loop {
-            let picks = sampler.live_picks(1, 100);
+            let picks = sampler.live_picks(1);
             if picks[0].site == 0 {
                 break picks[0];
             }
@@ -611,7 +611,7 @@ mod tests {
             sampler.ended(&ended(&pick, Outcome::Expired));
         }
         assert!(!sampler.live.contains(&0) && sampler.live.contains(&1));
-        let cold = sampler.cold_picks(10, 100);
+        let cold = sampler.cold_picks(10);
         assert_eq!(cold.iter().map(|pick| pick.site).collect::<Vec<_>>(), [0]);
         sampler.ended(&ended(&cold[0], Outcome::Sampled));
         assert!(sampler.live.contains(&0));
@@ -625,7 +625,7 @@ mod tests {
         }
         sampler.ban(0);
         for _ in 0..20 {
-            for pick in sampler.live_picks(2, 100) {
+            for pick in sampler.live_picks(2) {
                 assert_eq!(pick.site, 1);
                 sampler.ended(&ended(&pick, Outcome::Sampled));
             }
@@ -640,7 +640,7 @@ mod tests {
         }
         let mut delays = Vec::new();
         for _ in 0..12 {
-            let pick = sampler.live_picks(1, u32::MAX)[0];
+            let pick = sampler.live_picks(1)[0];
             delays.push(pick.delay);
             let stalled = Ended {
                 stalled: true,

@@ -67,12 +67,20 @@ pub fn build(module: &Module, scope: &Scope, string_functions: &HashSet<u64>) ->
     let mut swept = Vec::new();
     let mut data = BTreeSet::new();
     for (start, function) in &functions {
-        let body = Body::sweep(&code, *start..function.end);
-        body.collect_data_references(&code, &starts, &mut data);
+        let range = *start..function.end;
         let named = function.name.as_deref();
         let is_string_function = string_functions.contains(start);
         if scope.samples(module, named, *start, is_string_function) {
+            let body = Body::sweep(&code, range);
+            for instruction in &body.instructions {
+                data.extend(data_reference(instruction, &code, &starts));
+            }
             swept.push(body);
+        } else {
+            // Most of a C library: nothing of it is kept.
+            for instruction in code.instructions(range) {
+                data.extend(data_reference(&instruction, &code, &starts));
+            }
         }
     }
     let constant = |address: u64| {
@@ -176,6 +184,19 @@ impl<'a> Code<'a> {
         decode(&bytes[at..end], address)
     }
 
+    /// One instruction after the other, up to the end of the range or the
+    /// first that does not decode.
+    fn instructions(&self, range: Range<u64>) -> impl Iterator<Item = Instruction> + use<'a> {
+        let bytes = self.from(range.start, range.end + LONGEST as u64);
+        let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+        std::iter::from_fn(move || {
+            if decoder.ip() >= range.end {
+                return None;
+            }
+            Some(decoder.decode()).filter(|instruction| !instruction.is_invalid())
+        })
+    }
+
     fn bytes(&self, address: u64, length: usize) -> [u8; LONGEST] {
         let mut copy = [0; LONGEST];
         if let Some((range, bytes)) = self.section(address) {
@@ -239,18 +260,13 @@ impl Body {
             instructions: Vec::new(),
             doubtful: false,
         };
-        let mut at = range.start;
-        let bytes = code.from(range.start, range.end + LONGEST as u64);
-        let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
-        while at < range.end {
-            let instruction = decoder.decode();
-            if instruction.is_invalid() {
-                body.doubtful = true;
-                break;
-            }
-            at = instruction.next_ip();
-            body.instructions.push(instruction);
-        }
+        body.instructions.extend(code.instructions(range.clone()));
+        let at = body
+            .instructions
+            .last()
+            .map_or(range.start, Instruction::next_ip);
+        // It ends early where something does not decode.
+        body.doubtful |= at < range.end;
         // Tables of functions often count padding in, never a part of an
         // instruction.
         body.doubtful |= at > range.end;
@@ -314,26 +330,6 @@ impl Body {
         }
     }
 
-    /// Addresses in code that instructions use as data.
-    fn collect_data_references(
-        &self,
-        code: &Code<'_>,
-        starts: &HashSet<u64>,
-        data: &mut BTreeSet<u64>,
-    ) {
-        for instruction in &self.instructions {
-            if !instruction.is_ip_rel_memory_operand() {
-                continue;
-            }
-            let target = instruction.ip_rel_memory_address();
-            // The address of a function is taken to call it.
-            let is_function = instruction.mnemonic() == Mnemonic::Lea && starts.contains(&target);
-            if !is_function && code.contains(target) {
-                data.insert(target);
-            }
-        }
-    }
-
     fn sites(
         &self,
         code: &Code<'_>,
@@ -387,6 +383,21 @@ impl Body {
         }
         set
     }
+}
+
+/// The address in code that an instruction uses as data.
+fn data_reference(
+    instruction: &Instruction,
+    code: &Code<'_>,
+    starts: &HashSet<u64>,
+) -> Option<u64> {
+    if !instruction.is_ip_rel_memory_operand() {
+        return None;
+    }
+    let target = instruction.ip_rel_memory_address();
+    // The address of a function is taken to call it.
+    let is_function = instruction.mnemonic() == Mnemonic::Lea && starts.contains(&target);
+    (!is_function && code.contains(target)).then_some(target)
 }
 
 fn branch_target(instruction: &Instruction) -> Option<u64> {

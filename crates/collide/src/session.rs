@@ -155,7 +155,7 @@ struct Session<'a> {
     cpu_then: CpuThen,
     totals: Totals,
     queued: usize,
-    pace_sent: (u32, u32),
+    pace_sent: Option<u32>,
     cpus: f64,
     last_picked: Instant,
     cold_debt: f64,
@@ -260,7 +260,7 @@ impl<'a> Session<'a> {
             cpu_then: CpuThen::default(),
             totals: Totals::default(),
             queued: 0,
-            pace_sent: (0, 0),
+            pace_sent: None,
             // Asking takes a dozen system calls.
             cpus: cpus(),
             last_picked: now,
@@ -477,28 +477,21 @@ impl<'a> Session<'a> {
         let passed = now.duration_since(self.last_picked).as_secs_f64();
         self.last_picked = now;
         let pace = self.controller.pace();
-        let share = (self.controller.wait_share() * 1e6) as u32;
-        let told = (pace.round() as u32, share);
-        if told != self.pace_sent {
+        let per_second = pace.round() as u32;
+        if Some(per_second) != self.pace_sent {
             self.link.send(&Order::Pace {
-                per_second: told.0,
-                share: told.1,
+                per_second,
+                share: (self.controller.goal_share() * 1e6) as u32,
+                waits: (self.controller.wait_share() * 1e6) as u32,
                 short: SHORT_DELAY,
             });
-            self.pace_sent = told;
+            self.pace_sent = Some(per_second);
         }
         if pace <= 0.0 {
             return;
         }
-        let cap = if self.controller.spare_waits() {
-            SHORT_DELAY * 4
-        } else {
-            u32::MAX
-        };
         let wanted = (pace * SUPPLY).ceil() as usize + 2;
-        let mut picks = self
-            .sampler
-            .live_picks(wanted.saturating_sub(self.queued), cap);
+        let mut picks = self.sampler.live_picks(wanted.saturating_sub(self.queued));
         self.queued += picks.len();
         self.cold_debt = (self.cold_debt + passed).min(0.2);
         let allowance = self
@@ -509,7 +502,7 @@ impl<'a> Session<'a> {
             let swept = self.sampler.sweep_picks(allowance.min(512));
             let left = (allowance - swept.len()).min(48);
             picks.extend(swept);
-            picks.extend(self.sampler.cold_picks(left, cap));
+            picks.extend(self.sampler.cold_picks(left));
         }
         if !picks.is_empty() {
             self.link.send(&Order::Picks(picks));

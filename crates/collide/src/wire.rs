@@ -107,10 +107,12 @@ pub enum Order {
     Picks(Vec<Pick>),
     /// Plant this many live picks a second, spread evenly; hold a thread no
     /// longer than `share` (in millionths) of the time its breakpoint stood,
-    /// but `short` µs always.
+    /// but `short` µs always; longer holds may take `waits` millionths of the
+    /// time.
     Pace {
         per_second: u32,
         share: u32,
+        waits: u32,
         short: u32,
     },
     /// Put everything back, let go, exit.
@@ -347,11 +349,13 @@ impl Message for Order {
             Order::Pace {
                 per_second,
                 share,
+                waits,
                 short,
             } => {
                 w.u8(2);
                 w.u32(*per_second);
                 w.u32(*share);
+                w.u32(*waits);
                 w.u32(*short);
             }
             Order::Stop => w.u8(3),
@@ -387,6 +391,7 @@ impl Message for Order {
             2 => Order::Pace {
                 per_second: r.u32()?,
                 share: r.u32()?,
+                waits: r.u32()?,
                 short: r.u32()?,
             },
             3 => Order::Stop,

@@ -3,20 +3,17 @@
 use super::launch::Launched;
 use super::ptrace::Tid;
 use super::watch::Watchpoints;
-use super::{CHILD_TOKEN, COMMAND_TOKEN, Holder, Settings, Target, ptrace, task, watch};
+use super::{Holder, Settings, Target, ptrace, task, wake, watch};
 use crate::link::Link;
 use crate::planted::PlantedTable;
 use crate::wire::Event;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 /// Everything that can fail has succeeded.
 pub(super) struct Parts {
     pub(super) table: PlantedTable,
-    pub(super) epoll: OwnedFd,
-    pub(super) children: OwnedFd,
     pub(super) watch: Watchpoints,
     pub(super) launched: Option<Launched>,
     pub(super) attached: Vec<i32>,
@@ -34,8 +31,7 @@ impl Parts {
         let mut holder = Holder {
             link,
             table: self.table,
-            epoll: self.epoll,
-            children: self.children,
+            alarm: wake::Alarm::default(),
             watch: self.watch,
             spaces: HashMap::new(),
             tasks: HashMap::new(),
@@ -49,6 +45,7 @@ impl Parts {
             per_second: 0,
             share: 50_000,
             short: Duration::from_micros(50),
+            purse: super::purse::Purse::new(now),
             ended: Vec::new(),
             last_told: now,
             stopped: 0,
@@ -107,31 +104,10 @@ impl Holder {
             Target::Attach(_) => None,
         };
         become_background();
-        // SAFETY: fresh descriptors from the kernel.
-        let (epoll, children) = unsafe {
-            let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
-            let mut mask: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut mask);
-            libc::sigaddset(&raw mut mask, libc::SIGCHLD);
-            libc::sigprocmask(libc::SIG_BLOCK, &raw const mask, std::ptr::null_mut());
-            let children =
-                libc::signalfd(-1, &raw const mask, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-            if epoll < 0 || children < 0 {
-                return Err(refuse(
-                    "cannot wait for events",
-                    &io::Error::last_os_error(),
-                ));
-            }
-            (OwnedFd::from_raw_fd(epoll), OwnedFd::from_raw_fd(children))
-        };
-        for (fd, token) in [
-            (link.descriptor(), COMMAND_TOKEN),
-            (children.as_raw_fd(), CHILD_TOKEN),
-        ] {
-            wake_on(epoll.as_raw_fd(), fd, token)
-                .map_err(|error| refuse("cannot wait for events", &error))?;
-        }
-        let watch = Watchpoints::probe(settings.per_thread, epoll.as_raw_fd());
+        wake::prepare()
+            .and_then(|()| wake::on(link.descriptor()))
+            .map_err(|error| refuse("cannot wait for events", &error))?;
+        let watch = Watchpoints::probe(settings.per_thread);
         let mut attached = Vec::new();
         if let Target::Attach(pids) = &settings.target {
             for pid in pids {
@@ -145,25 +121,11 @@ impl Holder {
         }
         Ok(Parts {
             table,
-            epoll,
-            children,
             watch,
             launched,
             attached,
         })
     }
-}
-
-pub(super) fn wake_on(epoll: RawFd, fd: RawFd, token: u64) -> io::Result<()> {
-    let mut event = libc::epoll_event {
-        events: libc::EPOLLIN as u32,
-        u64: token,
-    };
-    // SAFETY: both descriptors are open and the event is read only.
-    if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }
 
 /// Leaves the terminal and asks to be scheduled promptly.
@@ -189,14 +151,43 @@ pub(super) fn become_background() {
             libc::dup2(null, 0);
             libc::dup2(null, 1);
         }
-        // A held thread waits for this process: being scheduled late holds
-        // it longer. A round of work is some tens of microseconds.
-        let priority = libc::sched_param { sched_priority: 1 };
-        libc::sched_setscheduler(
-            0,
-            libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK,
-            &raw const priority,
-        );
+        // A held thread waits for this process: being scheduled late holds it
+        // longer. No real-time class: the kernel keeps such a task on the CPU
+        // it was on, away from the one that the held thread has left idle.
+        libc::setpriority(libc::PRIO_PROCESS, 0, -20);
+        prefer_short_turns();
+        // Where the kernel schedules sessions as groups it is the group's
+        // priority that counts. A refusal changes nothing.
+        let _ = std::fs::write("/proc/self/autogroup", "-20");
+    }
+}
+
+/// Asks for turns as short as the scheduler has them: who asks for less is
+/// served sooner. Kernels before 6.12 pay no heed.
+fn prefer_short_turns() {
+    #[repr(C)]
+    #[derive(Default)]
+    struct Scheduling {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    const SHORTEST: u64 = 100_000;
+    let mut scheduling = Scheduling {
+        size: size_of::<Scheduling>() as u32,
+        runtime: SHORTEST,
+        ..Scheduling::default()
+    };
+    // SAFETY: the kernel reads as many bytes as `size` says; a refusal
+    // changes nothing.
+    unsafe {
+        scheduling.nice = libc::getpriority(libc::PRIO_PROCESS, 0);
+        libc::syscall(libc::SYS_sched_setattr, 0, &raw const scheduling, 0);
     }
 }
 

@@ -18,6 +18,10 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(1);
 /// Holds up to this long are over before a thread that sleeps is awake.
 const SHORT_HOLD: Duration = Duration::from_micros(100);
+/// Holds longer than the short one are at least this long: the holder sleeps
+/// through them, and going to sleep and waking up costs as much as a short
+/// hold.
+const LONGER: Duration = Duration::from_micros(250);
 /// CPU time below which a process counts as standing still between two looks.
 const STANDSTILL: u64 = 10_000;
 /// Bytes of stack that go with a catch.
@@ -39,6 +43,8 @@ pub struct Flight {
     since: Instant,
     begun: Instant,
     deadline: Instant,
+    /// Longer than the short hold.
+    long: bool,
     look: Instant,
     cpu: u64,
     stalled: bool,
@@ -119,7 +125,7 @@ impl Holder {
         self.count_held(now);
         let held = Duration::from_nanos(self.held - planted.held);
         let stood = now.duration_since(planted.since).saturating_sub(held);
-        let wait = self.delay(&pick, stood);
+        let wait = self.delay(&pick, stood, now);
         if wait.is_zero() {
             return None;
         }
@@ -155,6 +161,7 @@ impl Holder {
             since: planted.since,
             begun: now,
             deadline: begun + wait,
+            long: wait >= LONGER,
             look: begun + LOOK,
             cpu: if wait > LOOK {
                 task::cpu_time(group)
@@ -170,13 +177,22 @@ impl Holder {
     /// That is what the front end grants the site, but no more than the set
     /// share of the time for which its breakpoint stood: a site that runs
     /// once a second may be held for a thousand times longer than one that
-    /// runs once a millisecond, at the same cost to the program.
-    fn delay(&mut self, pick: &Pick, stood: Duration) -> Duration {
+    /// runs once a millisecond, at the same cost to the program. What is longer
+    /// than the short hold has to be granted.
+    fn delay(&mut self, pick: &Pick, stood: Duration, now: Instant) -> Duration {
         let granted = Duration::from_micros(u64::from(pick.delay));
         let earned = stood * self.share / 1_000_000;
         let longest = granted.min(earned.max(self.short));
         let part = 256 + (self.random() % 768) as u32;
-        longest * part / 1024
+        let wish = longest * part / 1024;
+        if wish <= self.short {
+            return wish;
+        }
+        let dice = (self.random() % 1024) as f64 / 1024.0;
+        if wish >= LONGER && self.purse.ask(wish, dice, now) {
+            return wish;
+        }
+        self.short * part / 1024
     }
 
     /// Arms data breakpoints, as many as there are registers for. With events
@@ -376,6 +392,13 @@ impl Holder {
 
     fn note_landing(&mut self, flight: &Flight) {
         let now = Instant::now();
+        if flight.long {
+            let left = flight.deadline.saturating_duration_since(now);
+            self.purse.give_back(left);
+            // It has cost what it took, not what was asked for.
+            self.purse
+                .spend(now.saturating_duration_since(flight.deadline));
+        }
         let stopped = now.duration_since(flight.begun).as_nanos() as u64;
         self.note_end(
             &flight.pick,

@@ -27,9 +27,11 @@ mod core_dump;
 mod flight;
 mod launch;
 mod plant;
+mod purse;
 mod space;
 mod talk;
 mod task;
+mod wake;
 
 use crate::link::Link;
 use crate::planted::PlantedTable;
@@ -38,13 +40,14 @@ use flight::Flight;
 use launch::Launched;
 use plant::BUSY;
 use ptrace::{Change, Registers, Tid};
+use purse::Purse;
 use space::{Planted, Space};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use talk::repair_mask;
 use task::SystemCall;
+use wake::Alarm;
 use watch::Watchpoints;
 
 /// What to hold.
@@ -61,9 +64,6 @@ pub struct Settings {
     /// Use data breakpoints per thread even if per CPU is allowed.
     pub per_thread: bool,
 }
-
-const COMMAND_TOKEN: u64 = 1;
-const CHILD_TOKEN: u64 = 2;
 
 struct Task {
     group: Tid,
@@ -93,8 +93,7 @@ struct Arrival {
 struct Holder {
     link: Link,
     table: PlantedTable,
-    epoll: OwnedFd,
-    children: OwnedFd,
+    alarm: Alarm,
     watch: Watchpoints,
     spaces: HashMap<u32, Space>,
     tasks: HashMap<Tid, Task>,
@@ -112,6 +111,7 @@ struct Holder {
     per_second: u32,
     share: u32,
     short: Duration,
+    purse: Purse,
     ended: Vec<Ended>,
     last_told: Instant,
     stopped: u64,

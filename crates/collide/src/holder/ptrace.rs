@@ -147,18 +147,25 @@ pub enum Change {
 /// also stands for "there is nobody left to wait for", told apart by the
 /// flag.
 pub fn next_change() -> (Option<(Tid, Change)>, bool) {
+    change(libc::WNOHANG)
+}
+
+/// The same, but sleeps until a task changes state or a signal arrives.
+pub fn await_change() -> (Option<(Tid, Change)>, bool) {
+    change(0)
+}
+
+fn change(how: i32) -> (Option<(Tid, Change)>, bool) {
     loop {
         let mut status = 0;
         // SAFETY: waitpid writes one int.
-        let tid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | libc::WNOHANG) };
+        let tid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | how) };
         if tid == 0 {
             return (None, true);
         }
         if tid < 0 {
-            if io::Error::last_os_error().raw_os_error() == Some(libc::EINTR) {
-                continue;
-            }
-            return (None, false);
+            let interrupted = io::Error::last_os_error().raw_os_error() == Some(libc::EINTR);
+            return (None, interrupted);
         }
         let change = if libc::WIFEXITED(status) {
             Change::Exited(libc::WEXITSTATUS(status))

@@ -3,12 +3,11 @@
 
 use super::ptrace::Tid;
 use super::space::Space;
-use super::{CHILD_TOKEN, COMMAND_TOKEN, Holder, ptrace, task};
+use super::{Holder, ptrace, task, wake};
 use crate::planted::LIVE;
 use crate::wire::{Event, Order, Purpose};
 use std::cmp::Reverse;
 use std::collections::HashSet;
-use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// Waits shorter than this are spent spinning: a sleep of this length
@@ -32,6 +31,8 @@ pub(super) const LETTING_GO: Duration = Duration::from_secs(10);
 impl Holder {
     pub(super) fn tell(&mut self, all: bool) {
         self.last_told = Instant::now();
+        // In case the news of them came when nobody slept.
+        self.obey();
         self.keep_safe(self.last_told);
         if self.flights.is_empty() {
             self.watch.suit(self.tasks.len());
@@ -79,10 +80,12 @@ impl Holder {
                 Order::Pace {
                     per_second,
                     share,
+                    waits,
                     short,
                 } => {
                     self.per_second = per_second;
                     self.share = share;
+                    self.purse.set_share(f64::from(waits) * 1e-6);
                     self.short = Duration::from_micros(u64::from(short));
                 }
                 Order::Core(folder) => self.core_folder = Some(folder),
@@ -122,7 +125,7 @@ impl Holder {
         if nap.is_zero() {
             // Much to do: look for orders now and then only.
             if self.flights.is_empty() {
-                self.poll(Duration::ZERO);
+                self.look_for_orders();
             }
             return;
         }
@@ -139,51 +142,18 @@ impl Holder {
             }
             return;
         }
-        self.poll(nap);
+        self.alarm.set(until, now);
+        if let (Some((tid, change)), _) = ptrace::await_change() {
+            self.changed(tid, change);
+        }
+        self.look_for_orders();
     }
 
-    pub(super) fn poll(&mut self, nap: Duration) {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
-        let timeout = libc::timespec {
-            tv_sec: nap.as_secs() as libc::time_t,
-            tv_nsec: i64::from(nap.subsec_nanos()),
-        };
-        // SAFETY: room for sixteen events, a timespec to read, no signal
-        // mask.
-        let count = unsafe {
-            libc::syscall(
-                libc::SYS_epoll_pwait2,
-                self.epoll.as_raw_fd(),
-                events.as_mut_ptr(),
-                events.len(),
-                &raw const timeout,
-                std::ptr::null::<libc::sigset_t>(),
-                8usize,
-            )
-        };
-        for event in events.iter().take(usize::try_from(count).unwrap_or(0)) {
-            match event.u64 {
-                COMMAND_TOKEN => self.obey(),
-                CHILD_TOKEN => self.swallow_signals(),
-                // A ring: looked at in the next turn.
-                _ => {}
-            }
+    fn look_for_orders(&mut self) {
+        if wake::news() {
+            self.obey();
         }
         self.link.flush();
-    }
-
-    pub(super) fn swallow_signals(&self) {
-        // SIGCHLD is the only signal of the descriptor and is not queued: there
-        // is one to read at most.
-        let mut buffer = [0u8; 128];
-        // SAFETY: reads at most the buffer; the descriptor does not block.
-        unsafe {
-            libc::read(
-                self.children.as_raw_fd(),
-                buffer.as_mut_ptr().cast(),
-                buffer.len(),
-            );
-        }
     }
 
     /// Puts everything back and lets every thread go. Says how many threads

@@ -243,13 +243,7 @@ impl Bank {
         }
     }
 
-    fn set(
-        &mut self,
-        slot: usize,
-        attributes: &Attributes,
-        pages: usize,
-        epoll: RawFd,
-    ) -> io::Result<()> {
+    fn set(&mut self, slot: usize, attributes: &Attributes, pages: usize) -> io::Result<()> {
         if let Some((fd, _)) = &self.events[slot] {
             // SAFETY: the ioctl reads one perf_event_attr.
             let answer = unsafe {
@@ -271,7 +265,7 @@ impl Bank {
             None => {
                 self.ring = Some(Ring::map(fd.as_raw_fd(), pages)?);
                 self.ring_slot = slot;
-                wake_on(epoll, fd.as_raw_fd())?;
+                super::wake::on(fd.as_raw_fd())?;
             }
             Some(_) => {
                 let output = self.events[self.ring_slot]
@@ -289,7 +283,7 @@ impl Bank {
             return Err(io::Error::last_os_error());
         }
         self.events[slot] = Some((fd, id));
-        self.set(slot, attributes, pages, epoll)
+        self.set(slot, attributes, pages)
     }
 
     fn clear(&self, slot: usize) {
@@ -387,8 +381,6 @@ pub enum Scope {
 
 /// All data breakpoints of one session.
 pub struct Watchpoints {
-    /// Every ring wakes this epoll instance.
-    epoll: RawFd,
     scope: Scope,
     sees_kernel: bool,
     why_not: Option<String>,
@@ -402,8 +394,6 @@ pub struct Watchpoints {
     few: Option<usize>,
 }
 
-/// What a ring's wake-up carries as epoll data.
-pub const RING_TOKEN: u64 = 3;
 const CPU_RING_PAGES: usize = 64;
 const THREAD_RING_PAGES: usize = 8;
 /// Threads per CPU up to which events of their own are the cheaper ones.
@@ -412,9 +402,8 @@ const FEW_PER_CPU: usize = 2;
 impl Watchpoints {
     /// Finds out what this user may do. `per_thread` forbids the per-CPU way
     /// (`--unprivileged`).
-    pub fn probe(per_thread: bool, epoll: RawFd) -> Watchpoints {
+    pub fn probe(per_thread: bool) -> Watchpoints {
         let mut watch = Watchpoints {
-            epoll,
             scope: Scope::None,
             sees_kernel: true,
             why_not: None,
@@ -478,9 +467,8 @@ impl Watchpoints {
             let trap = [Trap::Writes, Trap::ReadsAndWrites][slot * 2 / SLOTS];
             // An address that no program has.
             let attributes = self.attributes(0x1000, 8, trap);
-            let epoll = self.epoll;
             let opened = self.cpus.iter_mut().try_for_each(|bank| {
-                bank.set(slot, &attributes, CPU_RING_PAGES, epoll)?;
+                bank.set(slot, &attributes, CPU_RING_PAGES)?;
                 bank.clear(slot);
                 Ok::<(), io::Error>(())
             });
@@ -563,13 +551,12 @@ impl Watchpoints {
         let slot = self
             .slots(trap)
             .find(|slot| self.usable[*slot] && !self.busy[*slot])?;
-        let epoll = self.epoll;
         let result = match self.scope {
             Scope::PerCpu => {
                 let attributes = self.attributes(cpu_address, length, trap);
                 self.cpus
                     .iter_mut()
-                    .try_for_each(|bank| bank.set(slot, &attributes, CPU_RING_PAGES, epoll))
+                    .try_for_each(|bank| bank.set(slot, &attributes, CPU_RING_PAGES))
             }
             _ => self.arm_threads(slot, trap, length, threads),
         };
@@ -600,14 +587,13 @@ impl Watchpoints {
         length: u64,
         threads: &[(Tid, u64)],
     ) -> io::Result<()> {
-        let epoll = self.epoll;
         for (tid, address) in threads {
             let attributes = self.attributes(*address, length, trap);
             let bank = self
                 .threads
                 .entry(*tid)
                 .or_insert_with(|| Bank::new(*tid, -1));
-            match bank.set(slot, &attributes, THREAD_RING_PAGES, epoll) {
+            match bank.set(slot, &attributes, THREAD_RING_PAGES) {
                 Ok(()) => {}
                 // The thread has just ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
@@ -651,18 +637,6 @@ impl Watchpoints {
             .chain(self.threads.values())
             .any(|bank| bank.ring.as_ref().is_some_and(|ring| !ring.is_empty()))
     }
-}
-
-fn wake_on(epoll: RawFd, fd: RawFd) -> io::Result<()> {
-    let mut event = libc::epoll_event {
-        events: libc::EPOLLIN as u32,
-        u64: RING_TOKEN,
-    };
-    // SAFETY: both descriptors are open and the event is read only.
-    if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut event) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
 }
 
 fn online_cpus() -> Vec<i32> {
