@@ -177,9 +177,13 @@ impl Controller {
         (left * seconds * cpus / each) as usize
     }
 
-    /// The share of the time that waits may take.
+    /// The share of the time that waits may take: all of the default goal where a
+    /// rate is asked for, because the rate says what the rest may cost.
     pub fn wait_share(&self) -> f64 {
-        self.goal_share() * WAITS
+        match self.goal {
+            Goal::Overhead(share) => share * WAITS,
+            Goal::Rate(_) => self.goal_share(),
+        }
     }
 
     /// The share of the time that may be spent: the goal, or the default goal

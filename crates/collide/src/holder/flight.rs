@@ -9,7 +9,7 @@
 use super::ptrace::{self, Tid};
 use super::space::Planted;
 use super::watch::{self, Hit, Trap};
-use super::{Arrival, Holder, task};
+use super::{Arrival, Holder, purse, task};
 use crate::instruction::{self, Direction, Operand};
 use crate::wire::{Catch, Event, Opponent, Outcome, Pick, RegisterFile};
 use std::time::{Duration, Instant};
@@ -177,18 +177,19 @@ impl Holder {
     /// That is what the front end grants the site, but no more than the set
     /// share of the time for which its breakpoint stood: a site that runs
     /// once a second may be held for a thousand times longer than one that
-    /// runs once a millisecond, at the same cost to the program. What is longer
-    /// than the short hold has to be granted.
+    /// runs once a millisecond, at the same cost to the program. The share is
+    /// kept on average (`purse::length`), and what is longer than the short hold
+    /// has to be granted.
     fn delay(&mut self, pick: &Pick, stood: Duration, now: Instant) -> Duration {
         let granted = Duration::from_micros(u64::from(pick.delay));
         let earned = stood * self.share / 1_000_000;
-        let longest = granted.min(earned.max(self.short));
         let part = 256 + (self.random() % 768) as u32;
-        let wish = longest * part / 1024;
+        let mut dice = || (self.random() % 1024) as f64 / 1024.0;
+        let (luck, dice) = (dice(), dice());
+        let wish = purse::length(granted, earned, self.short, luck) * part / 1024;
         if wish <= self.short {
             return wish;
         }
-        let dice = (self.random() % 1024) as f64 / 1024.0;
         if wish >= LONGER && self.purse.ask(wish, dice, now) {
             return wish;
         }

@@ -13,6 +13,22 @@ const MEMORY: f64 = 2.0;
 /// Seconds of income that can be saved.
 const SAVED: f64 = 4.0;
 
+/// Few holds are this many times as long as a site has earned: others come by later
+/// than that.
+const STRETCH: u32 = 8;
+
+/// How long a thread is held at a site that may be held for `granted` and has
+/// `earned` so much: that on average, most of the time the short hold and now
+/// and then a long one. `luck` is a random number below one.
+pub fn length(granted: Duration, earned: Duration, short: Duration, luck: f64) -> Duration {
+    let long = granted.min(earned * STRETCH);
+    if long > short && luck * long.as_secs_f64() < earned.as_secs_f64() {
+        long
+    } else {
+        short.min(granted)
+    }
+}
+
 #[derive(Debug)]
 pub struct Purse {
     /// The share of the time that may be spent.
@@ -66,6 +82,26 @@ impl Purse {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hold_is_what_was_earned_on_average() {
+        let [granted, short] = [15_000, 50].map(Duration::from_micros);
+        for micros in [0, 10, 200, 1000, 5000, 100_000] {
+            let earned = Duration::from_micros(micros);
+            let lengths: Vec<Duration> = (0..1000)
+                .map(|luck| length(granted, earned, short, f64::from(luck) / 1000.0))
+                .collect();
+            assert!(lengths.iter().all(|one| *one <= granted), "{micros}");
+            let mean = lengths.iter().sum::<Duration>() / 1000;
+            assert!(mean <= earned.min(granted) + short, "{micros}: {mean:?}");
+            if earned >= granted {
+                assert!(lengths.iter().all(|one| *one == granted));
+            } else if micros > 10 {
+                assert!(lengths.contains(&granted.min(earned * 8)), "{micros}");
+                assert!(mean >= earned, "{micros}: {mean:?}");
+            }
+        }
+    }
 
     /// Seconds granted, each second, to somebody who asks `wish` every `every`.
     fn granted(share: f64, wish: Duration, every: Duration, seconds: u32) -> Vec<f64> {
