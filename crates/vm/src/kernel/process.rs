@@ -130,6 +130,8 @@ impl Vm {
             if forked == 0 {
                 return self.become_child(number, flags, stack, [child_tid, tls], lines.1);
             }
+            // The line ends when the child closes it; it may be quick.
+            lines.1 = None;
         }
         let (pid, facts) = self.io.external_bytes(libc::SYS_fork as u32, || {
             (forked, number.to_le_bytes().to_vec())
