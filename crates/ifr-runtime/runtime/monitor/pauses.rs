@@ -158,13 +158,13 @@ fn pause_again(thread: &Thread, address: usize, place: usize) {
     }
     thread.passed_by.store(0, Ordering::Relaxed);
     waits.store(times.saturating_add(1), Ordering::Relaxed);
-    let mut pauses = 1;
+    let pauses = (mine / OWN_CYCLES / AT_ONCE).clamp(1, LONGEST);
     if rested {
-        pauses = (mine / OWN_CYCLES / AT_ONCE).clamp(1, LONGEST);
         spend(&RESTED, clock, RESTED_CYCLES, pauses);
+    } else {
+        spend(&ALL, clock, ALL_CYCLES, pauses);
     }
     spend(&thread.paused_at, clock, OWN_CYCLES, pauses);
-    spend(&ALL, clock, ALL_CYCLES, 1);
     wait(address, PAUSE_MICROS * pauses);
 }
 
