@@ -59,6 +59,31 @@ pub fn is_synchronising(instruction: &Instruction) -> bool {
                 || instruction.op1_kind() == OpKind::Memory))
 }
 
+/// Has an operand in memory; pushing and popping a register does not count.
+fn names_memory(instruction: &Instruction) -> bool {
+    use iced_x86::OpKind;
+    (0..instruction.op_count()).any(|operand| {
+        !matches!(
+            instruction.op_kind(operand),
+            OpKind::Register
+                | OpKind::NearBranch16
+                | OpKind::NearBranch32
+                | OpKind::NearBranch64
+                | OpKind::FarBranch16
+                | OpKind::FarBranch32
+                | OpKind::Immediate8
+                | OpKind::Immediate8_2nd
+                | OpKind::Immediate16
+                | OpKind::Immediate32
+                | OpKind::Immediate64
+                | OpKind::Immediate8to16
+                | OpKind::Immediate8to32
+                | OpKind::Immediate8to64
+                | OpKind::Immediate32to64
+        )
+    })
+}
+
 fn unsupported(instruction: &Instruction) -> bool {
     use Mnemonic::*;
     instruction.is_vsib()
@@ -154,6 +179,12 @@ impl Analyser {
         frame: bool,
         constant: impl Fn(u64) -> bool,
     ) -> Result<(), NotSampled> {
+        if !names_memory(instruction) {
+            return Err(match instruction.is_stack_instruction() {
+                true => NotSampled::OwnStack,
+                false => NotSampled::NoMemory,
+            });
+        }
         if is_synchronising(instruction) {
             return Err(NotSampled::Synchronising);
         }

@@ -19,7 +19,7 @@
 use crate::instruction::{Analyser, LONGEST, decode};
 use crate::scope::Scope;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use symbols::Module;
 
@@ -63,43 +63,65 @@ pub fn build(module: &Module, scope: &Scope, string_functions: &HashSet<u64>) ->
             nothing: Some("it has neither symbols nor unwind tables"),
         };
     }
-    let starts: HashSet<u64> = functions.keys().copied().collect();
-    let mut swept = Vec::new();
-    let mut data = BTreeSet::new();
-    for (start, function) in &functions {
-        let range = *start..function.end;
-        let named = function.name.as_deref();
-        let is_string_function = string_functions.contains(start);
-        if scope.samples(module, named, *start, is_string_function) {
-            let body = Body::sweep(&code, range);
-            for instruction in &body.instructions {
-                data.extend(data_reference(instruction, &code, &starts));
-            }
-            swept.push(body);
-        } else {
-            // Most of a C library: nothing of it is kept.
-            for instruction in code.instructions(range) {
-                data.extend(data_reference(&instruction, &code, &starts));
-            }
-        }
+    let sampled: HashSet<u64> = functions
+        .iter()
+        .filter(|(start, function)| {
+            let is_string_function = string_functions.contains(*start);
+            scope.samples(
+                module,
+                function.name.as_deref(),
+                **start,
+                is_string_function,
+            )
+        })
+        .map(|(start, _)| *start)
+        .collect();
+    if sampled.is_empty() {
+        return SamplingSet::default();
     }
     let constant = |address: u64| {
         module
             .section_at(address)
             .is_some_and(|section| !section.writable)
     };
-    let is_go = is_go(module);
-    let mut analyser = Analyser::default();
+    let mut collector = Collector {
+        code: &code,
+        constant,
+        is_go: is_go(module),
+        analyser: Analyser::default(),
+    };
+    let mut body = Body::default();
+    // Addresses in code that are used as data.
+    let mut data = Vec::new();
+    let mut swept = Vec::new();
+    for (start, function) in &functions {
+        let range = *start..function.end;
+        if sampled.contains(start) {
+            body.sweep(&code, range.clone());
+            for instruction in &body.instructions {
+                data.extend(data_reference(instruction, &code, &functions));
+            }
+            let mut sites = Vec::new();
+            if !body.doubtful {
+                collector.sites(&mut body, &mut sites);
+            }
+            swept.push((range, body.doubtful, sites));
+        } else {
+            // Most of a C library: nothing of it is kept.
+            for instruction in code.instructions(range) {
+                data.extend(data_reference(&instruction, &code, &functions));
+            }
+        }
+    }
+    data.sort_unstable();
+    data.dedup();
     let mut sites = Vec::new();
-    for mut body in swept {
-        if body.doubtful || data.range(body.range.clone()).next().is_some() {
-            body = Body::follow(&code, body.range.clone(), &data);
+    for (range, doubtful, found) in swept {
+        if doubtful || any_in(&data, &range) {
+            collector.sites(&mut Body::follow(&code, range, &data), &mut sites);
+        } else {
+            sites.extend(found);
         }
-        if is_go {
-            body.instructions
-                .retain(|instruction| !is_of_goroutine(instruction));
-        }
-        body.sites(&code, &mut analyser, constant, &mut sites);
     }
     sites.sort_by_key(|site| site.address);
     sites.dedup_by_key(|site| site.address);
@@ -107,6 +129,14 @@ pub fn build(module: &Module, scope: &Scope, string_functions: &HashSet<u64>) ->
         sites,
         nothing: None,
     }
+}
+
+/// Whether one of the sorted addresses is in the range.
+fn any_in(addresses: &[u64], range: &Range<u64>) -> bool {
+    let first = addresses.partition_point(|address| *address < range.start);
+    addresses
+        .get(first)
+        .is_some_and(|address| *address < range.end)
 }
 
 /// The module has Go's table of functions.
@@ -245,6 +275,7 @@ fn functions(module: &Module, code: &Code<'_>) -> BTreeMap<u64, Function> {
 }
 
 /// The instructions of one function.
+#[derive(Default)]
 struct Body {
     range: Range<u64>,
     instructions: Vec<Instruction>,
@@ -254,39 +285,38 @@ struct Body {
 
 impl Body {
     /// One instruction after the other from the first byte on.
-    fn sweep(code: &Code<'_>, range: Range<u64>) -> Body {
-        let mut body = Body {
-            range: range.clone(),
-            instructions: Vec::new(),
-            doubtful: false,
-        };
-        body.instructions.extend(code.instructions(range.clone()));
-        let at = body
-            .instructions
+    fn of(code: &Code<'_>, range: Range<u64>) -> Body {
+        let mut body = Body::default();
+        body.sweep(code, range);
+        body
+    }
+
+    /// The same, in the memory of this one.
+    fn sweep(&mut self, code: &Code<'_>, range: Range<u64>) {
+        self.instructions.clear();
+        self.instructions.extend(code.instructions(range.clone()));
+        let instructions = &self.instructions;
+        let at = instructions
             .last()
             .map_or(range.start, Instruction::next_ip);
-        // It ends early where something does not decode.
-        body.doubtful |= at < range.end;
-        // Tables of functions often count padding in, never a part of an
-        // instruction.
-        body.doubtful |= at > range.end;
         let inside = |target: u64| {
             range.contains(&target)
-                && body
-                    .instructions
+                && instructions
                     .binary_search_by_key(&target, Instruction::ip)
                     .is_err()
         };
-        body.doubtful |= body
-            .instructions
-            .iter()
-            .any(|instruction| branch_target(instruction).is_some_and(inside));
-        body
+        // It ends early where something does not decode. Tables of functions
+        // often count padding in, never a part of an instruction.
+        self.doubtful = at != range.end
+            || instructions
+                .iter()
+                .any(|instruction| branch_target(instruction).is_some_and(inside));
+        self.range = range;
     }
 
     /// Only what direct control flow from the first byte reaches; stops at
     /// bytes that are used as data.
-    fn follow(code: &Code<'_>, range: Range<u64>, data: &BTreeSet<u64>) -> Body {
+    fn follow(code: &Code<'_>, range: Range<u64>, data: &[u64]) -> Body {
         let mut reached: BTreeMap<u64, Instruction> = BTreeMap::new();
         let mut open = vec![range.start];
         while let Some(mut at) = open.pop() {
@@ -295,7 +325,7 @@ impl Body {
                     break;
                 };
                 let end = instruction.next_ip();
-                if end > range.end || data.range(at..end).next().is_some() {
+                if end > range.end || any_in(data, &(at..end)) {
                     break;
                 }
                 reached.insert(at, instruction);
@@ -330,41 +360,6 @@ impl Body {
         }
     }
 
-    fn sites(
-        &self,
-        code: &Code<'_>,
-        analyser: &mut Analyser,
-        constant: impl Fn(u64) -> bool + Copy,
-        sites: &mut Vec<CodeSite>,
-    ) {
-        let frame = self.has_frame_pointer();
-        // Where the instructions since the last site lead without a jump.
-        let mut leads_to = None;
-        for instruction in &self.instructions {
-            let led_here = leads_to == Some(instruction.ip());
-            if led_here && instruction.flow_control() == FlowControl::Next {
-                leads_to = Some(instruction.next_ip());
-            } else if led_here {
-                leads_to = None;
-            }
-            if analyser.sampled(instruction, frame, constant).is_ok() {
-                let address = instruction.ip();
-                if led_here && let Some(last) = sites.last_mut() {
-                    last.falls_through = true;
-                }
-                leads_to = (instruction.flow_control() == FlowControl::Next)
-                    .then(|| instruction.next_ip());
-                sites.push(CodeSite {
-                    address,
-                    length: instruction.len() as u8,
-                    frame,
-                    falls_through: false,
-                    bytes: code.bytes(address, instruction.len()),
-                });
-            }
-        }
-    }
-
     /// rbp is set from rsp and otherwise only restored.
     fn has_frame_pointer(&self) -> bool {
         let mut set = false;
@@ -385,18 +380,66 @@ impl Body {
     }
 }
 
+/// Takes the sites out of functions.
+struct Collector<'a, Constant> {
+    code: &'a Code<'a>,
+    /// Whether memory at an address is never written.
+    constant: Constant,
+    is_go: bool,
+    analyser: Analyser,
+}
+
+impl<Constant: Fn(u64) -> bool + Copy> Collector<'_, Constant> {
+    fn sites(&mut self, body: &mut Body, sites: &mut Vec<CodeSite>) {
+        if self.is_go {
+            body.instructions
+                .retain(|instruction| !is_of_goroutine(instruction));
+        }
+        let frame = body.has_frame_pointer();
+        // Where the instructions since the last site lead without a jump.
+        let mut leads_to = None;
+        for instruction in &body.instructions {
+            let led_here = leads_to == Some(instruction.ip());
+            if led_here && instruction.flow_control() == FlowControl::Next {
+                leads_to = Some(instruction.next_ip());
+            } else if led_here {
+                leads_to = None;
+            }
+            if self
+                .analyser
+                .sampled(instruction, frame, self.constant)
+                .is_ok()
+            {
+                let address = instruction.ip();
+                if led_here && let Some(last) = sites.last_mut() {
+                    last.falls_through = true;
+                }
+                leads_to = (instruction.flow_control() == FlowControl::Next)
+                    .then(|| instruction.next_ip());
+                sites.push(CodeSite {
+                    address,
+                    length: instruction.len() as u8,
+                    frame,
+                    falls_through: false,
+                    bytes: self.code.bytes(address, instruction.len()),
+                });
+            }
+        }
+    }
+}
+
 /// The address in code that an instruction uses as data.
 fn data_reference(
     instruction: &Instruction,
     code: &Code<'_>,
-    starts: &HashSet<u64>,
+    functions: &BTreeMap<u64, Function>,
 ) -> Option<u64> {
     if !instruction.is_ip_rel_memory_operand() {
         return None;
     }
     let target = instruction.ip_rel_memory_address();
     // The address of a function is taken to call it.
-    let is_function = instruction.mnemonic() == Mnemonic::Lea && starts.contains(&target);
+    let is_function = instruction.mnemonic() == Mnemonic::Lea && functions.contains_key(&target);
     (!is_function && code.contains(target)).then_some(target)
 }
 
@@ -418,7 +461,7 @@ pub fn instruction_before(module: &Module, address: u64) -> Option<Instruction> 
         Some(symbol.start..symbol.start + symbol.size)
     });
     let swept = range.and_then(|range| {
-        let body = Body::sweep(&code, range.start..address);
+        let body = Body::of(&code, range.start..address);
         body.instructions
             .last()
             .filter(|instruction| instruction.next_ip() == address)
@@ -448,5 +491,5 @@ pub fn function_around(module: &Module, address: u64) -> Vec<Instruction> {
         let symbol = module.function_at(address)?;
         Some(symbol.start..symbol.start + symbol.size)
     });
-    range.map_or_else(Vec::new, |range| Body::sweep(&code, range).instructions)
+    range.map_or_else(Vec::new, |range| Body::of(&code, range).instructions)
 }

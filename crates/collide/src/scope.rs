@@ -209,6 +209,22 @@ pub fn synchronises(name: &str) -> bool {
     {
         return true;
     }
+    // Names stand in mangled ones as they are: most need not be demangled.
+    let hints = [
+        "atomic",
+        "sync",
+        "thread",
+        "parking_lot",
+        "mutex",
+        "condition",
+        "once",
+        "_Sp_",
+        "shared",
+        "exchange_and_add",
+    ];
+    if !hints.iter().any(|hint| name.contains(hint)) {
+        return false;
+    }
     let readable = symbols::demangle(name);
     is_atomic_operation(&readable)
         || [

@@ -14,7 +14,7 @@ use crate::planted::{PlantedTable, Warden};
 use crate::sampler::{Counts, Sampler};
 use crate::sampling_set;
 use crate::scope::{Pattern, Scope};
-use crate::wire::{Catch, Ended, Event, Order, Outcome};
+use crate::wire::{Catch, Ended, Event, Order, Outcome, Purpose};
 use crate::witness::Witness;
 use race::{Race, Report};
 use std::collections::{HashMap, HashSet};
@@ -130,6 +130,11 @@ const WAIT: u64 = 200_000;
 const LONG: u64 = 1_000_000;
 /// CPU seconds it takes to plant and remove one breakpoint of a sweep.
 const SWEEP_COST: f64 = 6e-6;
+/// CPU seconds it takes if somebody runs into it: two CPUs in which little goes
+/// on for as long as one thread is stopped, and the trap.
+const SWEEP_STOP: f64 = 200e-6;
+/// Breakpoints of a sweep over which the share that fires is averaged.
+const SWEEP_MEMORY: f64 = 500.0;
 /// A process younger than this is not looked into: most forked children are
 /// gone or another program by then.
 const INFANCY: Duration = Duration::from_millis(30);
@@ -159,6 +164,8 @@ struct Session<'a> {
     cpus: f64,
     last_picked: Instant,
     cold_debt: f64,
+    /// The share of the sweep's breakpoints that fire.
+    sweep_fires: f64,
     /// CPU time spent on work done once: disassembly, names of new races.
     once: u64,
     program_status: Option<i32>,
@@ -265,6 +272,7 @@ impl<'a> Session<'a> {
             cpus: cpus(),
             last_picked: now,
             cold_debt: 0.0,
+            sweep_fires: 0.1,
             once: 0,
             program_status: None,
             released: None,
@@ -427,6 +435,10 @@ impl<'a> Session<'a> {
     }
 
     fn account(&mut self, ended: &Ended) {
+        if ended.purpose == Purpose::Sweep {
+            let fired = f64::from(u8::from(ended.outcome != Outcome::Expired));
+            self.sweep_fires += (fired - self.sweep_fires) / SWEEP_MEMORY;
+        }
         match ended.outcome {
             Outcome::Sampled | Outcome::Passed | Outcome::Seen => {
                 let seconds = ended.stopped as f64 * 1e-9;
@@ -494,9 +506,11 @@ impl<'a> Session<'a> {
         let mut picks = self.sampler.live_picks(wanted.saturating_sub(self.queued));
         self.queued += picks.len();
         self.cold_debt = (self.cold_debt + passed).min(0.2);
-        let allowance = self
-            .controller
-            .allowance(self.cold_debt, SWEEP_COST, self.cpus);
+        let allowance = self.controller.allowance(
+            self.cold_debt,
+            SWEEP_COST + self.sweep_fires * SWEEP_STOP,
+            self.cpus,
+        );
         if allowance >= 16 {
             self.cold_debt = 0.0;
             let swept = self.sampler.sweep_picks(allowance.min(512));

@@ -41,6 +41,7 @@ impl Parts {
             live: VecDeque::new(),
             crowd: VecDeque::new(),
             next_live: now,
+            chain: 0,
             expiry: BinaryHeap::new(),
             per_second: 0,
             share: 50_000,

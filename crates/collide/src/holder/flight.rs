@@ -11,7 +11,7 @@ use super::space::Planted;
 use super::watch::{self, Hit, Trap};
 use super::{Arrival, Holder, purse, task};
 use crate::instruction::{self, Direction, Operand};
-use crate::wire::{Catch, Event, Opponent, Outcome, Pick, RegisterFile};
+use crate::wire::{Catch, Event, Opponent, Outcome, Pick, Purpose, RegisterFile};
 use std::time::{Duration, Instant};
 
 /// In long waits the holder looks this often whether anybody makes progress.
@@ -92,6 +92,7 @@ impl Holder {
                 self.run_on(tid, 0);
                 let stopped = now.elapsed().as_nanos() as u64;
                 self.note_end(&pick, Outcome::Passed, planted.since, now, stopped, false);
+                self.plant_following();
             }
         }
     }
@@ -190,16 +191,17 @@ impl Holder {
         if wish <= self.short {
             return wish;
         }
-        if wish >= LONGER && self.purse.ask(wish, dice, now) {
+        // A sweep is to go on.
+        if pick.purpose != Purpose::Sweep && wish >= LONGER && self.purse.ask(wish, dice, now) {
             return wish;
         }
         self.short * part / 1024
     }
 
     /// Arms data breakpoints, as many as there are registers for. With events
-    /// per thread, one that waits in a futex gets none for a short hold: it
-    /// would have to be woken by somebody else and make its access in some
-    /// tens of microseconds, and setting an event takes as long as the hold.
+    /// per thread, one that sleeps gets none for a short hold: it would have to
+    /// wake up and make its access in some tens of microseconds, and setting an
+    /// event takes as long as the hold.
     fn arm(
         &mut self,
         tid: Tid,
@@ -230,7 +232,7 @@ impl Holder {
                     .tasks
                     .iter()
                     .filter(|(other, _)| **other != tid)
-                    .filter(|(_, task)| wait > SHORT_HOLD || !task.call.waits_for_a_thread())
+                    .filter(|(_, task)| wait > SHORT_HOLD || !task.call.sleeps())
                     .filter_map(|(other, task)| {
                         let (_, address) = views.iter().find(|(id, _)| *id == task.space)?;
                         Some((*other, address + offset))
@@ -370,6 +372,7 @@ impl Holder {
             self.run_on(tid, 0);
             self.note_landing(&flight);
             self.free_slots(&slots);
+            self.plant_following();
             return;
         }
         for slot in &slots {
@@ -389,6 +392,7 @@ impl Holder {
         }
         self.run_on(tid, 0);
         self.note_landing(&flight);
+        self.plant_following();
     }
 
     fn note_landing(&mut self, flight: &Flight) {

@@ -35,7 +35,7 @@ mod wake;
 
 use crate::link::Link;
 use crate::planted::PlantedTable;
-use crate::wire::{Ended, Event, Outcome, Pick, Purpose};
+use crate::wire::{Ended, Event, Outcome, Pick};
 use flight::Flight;
 use launch::Launched;
 use plant::BUSY;
@@ -107,6 +107,8 @@ struct Holder {
     /// Sweep and cold picks that wait to be planted.
     crowd: VecDeque<Pick>,
     next_live: Instant,
+    /// Live picks that are planted when samples end, until the next is due.
+    chain: u32,
     expiry: BinaryHeap<Reverse<(Instant, u32, u64)>>,
     per_second: u32,
     share: u32,
@@ -462,7 +464,7 @@ impl Holder {
         };
         let mut registers = registers;
         registers.rip = address;
-        if self.detaching || planted.pick.purpose == Purpose::Sweep {
+        if self.detaching {
             self.run_on(tid, 0);
             let stopped = now.elapsed();
             self.note_end(

@@ -8,6 +8,10 @@ use std::time::{Duration, Instant};
 
 /// Breakpoints planted or removed in one turn: some tens of microseconds.
 const SLICE: usize = 16;
+/// Chains begun per second, about.
+const CHAINS: u32 = 100;
+/// Samples of one chain at most.
+const LONGEST_CHAIN: u32 = 4;
 /// Nanoseconds the holder is busy at most while a thread is stopped.
 pub(super) const BUSY: u64 = 150_000;
 
@@ -44,21 +48,35 @@ impl Holder {
         if self.per_second == 0 {
             return;
         }
-        let interval = Duration::from_nanos(1_000_000_000 / u64::from(self.per_second));
-        let mut burst = 0;
-        while self.next_live <= now && burst < 8 {
-            let Some(pick) = self.live.pop_front() else {
-                self.next_live = now + interval;
-                return;
-            };
-            self.plant(pick, now);
-            // Spread between half and one and a half intervals.
-            let spread = self.random() % 1024;
-            self.next_live += interval * (512 + spread as u32) / 1024;
-            burst += 1;
+        if self.next_live > now {
+            return;
         }
+        let length = (self.per_second / CHAINS).clamp(1, LONGEST_CHAIN);
+        let interval = Duration::from_secs(1) * length / self.per_second;
+        // What the last chain did not come to is due as well.
+        for _ in 0..=self.chain {
+            self.plant_next(now);
+        }
+        self.chain = length - 1;
+        // Spread between half and one and a half intervals.
+        let spread = self.random() % 1024;
+        self.next_live += interval * (512 + spread as u32) / 1024;
         if self.next_live + Duration::from_millis(50) < now {
             self.next_live = now;
+        }
+    }
+
+    fn plant_next(&mut self, now: Instant) {
+        if let Some(pick) = self.live.pop_front() {
+            self.plant(pick, now);
+        }
+    }
+
+    /// A sample has ended: the next of its chain follows.
+    pub(super) fn plant_following(&mut self) {
+        if self.chain > 0 {
+            self.chain -= 1;
+            self.plant_next(Instant::now());
         }
     }
 

@@ -87,18 +87,32 @@ impl SystemCall {
     /// Whether the thread is blocked and waits for another thread of its own
     /// program (a futex) rather than for time or the outside world.
     pub fn waits_for_a_thread(&self) -> bool {
+        self.number() == Some(libc::SYS_futex)
+    }
+
+    /// Whether the thread is blocked in a call that leaves the program's memory
+    /// alone: waits for another thread, for time or for a signal.
+    pub fn sleeps(&self) -> bool {
+        self.number().is_some_and(|number| {
+            matches!(
+                number,
+                libc::SYS_futex
+                    | libc::SYS_nanosleep
+                    | libc::SYS_clock_nanosleep
+                    | libc::SYS_pause
+                    | libc::SYS_rt_sigsuspend
+                    | libc::SYS_rt_sigtimedwait
+            )
+        })
+    }
+
+    /// The system call the thread is blocked in.
+    fn number(&self) -> Option<i64> {
         let mut text = [0; 24];
-        let got = self
-            .file
-            .as_ref()
-            .and_then(|file| file.read_at(&mut text, 0).ok())
-            .unwrap_or(0);
+        let got = self.file.as_ref()?.read_at(&mut text, 0).ok()?;
         // A thread that runs says `running`.
-        let number = text[..got].split(|byte| *byte == b' ').next();
-        number
-            .and_then(|word| std::str::from_utf8(word).ok())
-            .and_then(|word| word.parse().ok())
-            == Some(libc::SYS_futex)
+        let word = text[..got].split(|byte| *byte == b' ').next()?;
+        std::str::from_utf8(word).ok()?.parse().ok()
     }
 }
 

@@ -228,6 +228,8 @@ struct Bank {
     pid: i32,
     cpu: i32,
     events: [Option<(OwnedFd, u64)>; SLOTS],
+    /// Which of them are armed.
+    armed: [bool; SLOTS],
     ring: Option<Ring>,
     ring_slot: usize,
 }
@@ -238,6 +240,7 @@ impl Bank {
             pid,
             cpu,
             events: [const { None }; SLOTS],
+            armed: [false; SLOTS],
             ring: None,
             ring_slot: 0,
         }
@@ -254,6 +257,7 @@ impl Bank {
                 )
             };
             if answer == 0 {
+                self.armed[slot] = true;
                 return Ok(());
             }
             return Err(io::Error::last_os_error());
@@ -286,8 +290,10 @@ impl Bank {
         self.set(slot, attributes, pages)
     }
 
-    fn clear(&self, slot: usize) {
-        if let Some((fd, _)) = &self.events[slot] {
+    fn clear(&mut self, slot: usize) {
+        if std::mem::take(&mut self.armed[slot])
+            && let Some((fd, _)) = &self.events[slot]
+        {
             // SAFETY: DISABLE takes no argument.
             unsafe { libc::ioctl(fd.as_raw_fd(), IOC_DISABLE, 0) };
         }
@@ -604,7 +610,7 @@ impl Watchpoints {
     }
 
     fn clear(&mut self, slot: usize) {
-        for bank in self.cpus.iter().chain(self.threads.values()) {
+        for bank in self.cpus.iter_mut().chain(self.threads.values_mut()) {
             bank.clear(slot);
         }
     }
