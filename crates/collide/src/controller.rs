@@ -44,7 +44,7 @@ pub struct Interval {
 /// to be stopped: entry and signal, the interrupts that set and clear data
 /// breakpoints in the others, caches that the holder has used meanwhile.
 /// Measured as CPU time of compressors, with sampling and without.
-const TRAP: f64 = 60e-6;
+const TRAP: f64 = 90e-6;
 /// Seconds between two settings of the pace: long enough to see what the last
 /// one did.
 const SETTING: f64 = 0.4;

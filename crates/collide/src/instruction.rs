@@ -215,6 +215,37 @@ impl Analyser {
         Err(verdict)
     }
 
+    /// Whether what `later` touches can be told before the instructions between
+    /// are executed: none of them changes its address, moves the stack pointer
+    /// or synchronises.
+    pub fn foretells(&mut self, between: &[Instruction], later: &Instruction) -> bool {
+        if later.is_string_instruction() {
+            return false;
+        }
+        let needed = [
+            later.memory_base().full_register(),
+            later.memory_index().full_register(),
+            Register::RSP,
+        ];
+        between.iter().all(|instruction| {
+            let orders = matches!(
+                instruction.mnemonic(),
+                Mnemonic::Mfence | Mnemonic::Lfence | Mnemonic::Sfence
+            );
+            !orders
+                && !is_synchronising(instruction)
+                && self
+                    .factory
+                    .info_options(instruction, InstructionInfoOptions::NO_MEMORY_USAGE)
+                    .used_registers()
+                    .iter()
+                    .all(|used| {
+                        matches!(used.access(), OpAccess::Read | OpAccess::CondRead)
+                            || !needed.contains(&used.register().full_register())
+                    })
+        })
+    }
+
     /// The memory the instruction is about to touch, the thread's own stack
     /// left out.
     pub fn operands(
@@ -339,6 +370,42 @@ mod tests {
     fn verdict(bytes: &[u8]) -> Result<(), NotSampled> {
         let instruction = decode(bytes, 0x1000).unwrap();
         Analyser::default().sampled(&instruction, true, |_| false)
+    }
+
+    /// Whether the last of some instructions can be told at the first.
+    fn foretold(code: &[&[u8]]) -> bool {
+        let code: Vec<Instruction> = code
+            .iter()
+            .map(|bytes| decode(bytes, 0x1000).unwrap())
+            .collect();
+        let (last, between) = code.split_last().unwrap();
+        Analyser::default().foretells(between, last)
+    }
+
+    #[test]
+    fn what_can_be_told_before() {
+        let store: &[u8] = &[0x48, 0x89, 0x18]; // mov [rax], rbx
+        let load: &[u8] = &[0x48, 0x8b, 0x4f, 0x08]; // mov rcx, [rdi+8]
+        let add: &[u8] = &[0x48, 0x01, 0xca]; // add rdx, rcx
+        let global: &[u8] = &[0x8b, 0x05, 0x10, 0, 0, 0]; // mov eax, [rip+16]
+        assert!(foretold(&[store, load]));
+        assert!(foretold(&[store, add, load]));
+        assert!(foretold(&[store, add, global]));
+    }
+
+    #[test]
+    fn what_cannot_be_told_before() {
+        let store: &[u8] = &[0x48, 0x89, 0x18]; // mov [rax], rbx
+        let chase: &[u8] = &[0x48, 0x8b, 0x3f]; // mov rdi, [rdi]
+        let load: &[u8] = &[0x48, 0x8b, 0x4f, 0x08]; // mov rcx, [rdi+8]
+        assert!(!foretold(&[chase, load]), "its address is loaded first");
+        // mov edi, eax writes all of rdi.
+        assert!(!foretold(&[store, &[0x89, 0xc7], load]));
+        assert!(!foretold(&[store, &[0x0f, 0xae, 0xf0], load]), "mfence");
+        assert!(!foretold(&[store, &[0xf0, 0x48, 0xff, 0x00], load]), "lock");
+        assert!(!foretold(&[store, &[0x48, 0x87, 0x1e], load]), "xchg");
+        assert!(!foretold(&[store, &[0x50], load]), "push moves the stack");
+        assert!(!foretold(&[store, &[0xa4]]), "movsb");
     }
 
     #[test]

@@ -17,7 +17,7 @@
 //! paper: a picked location holds its breakpoint until it is executed.
 
 use crate::sampling_set::CodeSite;
-use crate::wire::{Ended, Outcome, Pick, Purpose};
+use crate::wire::{Ended, NextSite, Outcome, Pick, Purpose};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -243,6 +243,7 @@ impl Sampler {
         let which = (self.random() % count as u64) as usize;
         let instance = &self.modules[module].instances[which];
         let (space, bias) = (instance.space, instance.bias);
+        let next = self.next_site(site, bias);
         let state = &mut self.sites[site as usize];
         // Live picks may wait in line for one site: a hot one is free again
         // before the news of it arrive here.
@@ -266,6 +267,21 @@ impl Sampler {
             delay: state.delay,
             length: state.code.length,
             bytes: state.code.bytes,
+            next,
+        })
+    }
+
+    fn next_site(&self, site: u32, bias: u64) -> Option<NextSite> {
+        let next = self
+            .sites
+            .get(site as usize + 1)
+            .filter(|_| self.sites[site as usize].code.foretells)
+            .filter(|next| next.temperature != Temperature::Banned)?;
+        Some(NextSite {
+            site: site + 1,
+            address: next.code.address.wrapping_add(bias),
+            length: next.code.length,
+            bytes: next.code.bytes,
         })
     }
 
@@ -415,6 +431,14 @@ impl Sampler {
         let Some(state) = self.sites.get_mut(ended.site as usize) else {
             return;
         };
+        if matches!(ended.outcome, Outcome::Sampled | Outcome::Foretold) {
+            self.counts.samples += 1;
+            self.counts.sampled_sites += usize::from(state.samples == 0);
+            state.samples = state.samples.saturating_add(1);
+        }
+        if ended.outcome == Outcome::Foretold {
+            return;
+        }
         if state.standing > 0 {
             state.standing -= 1;
             let standing = &mut self.standing[purpose as usize];
@@ -424,11 +448,6 @@ impl Sampler {
             Outcome::Sampled | Outcome::Passed | Outcome::Seen => {
                 state.expiries = 0;
                 if ended.outcome == Outcome::Sampled {
-                    self.counts.samples += 1;
-                    if state.samples == 0 {
-                        self.counts.sampled_sites += 1;
-                    }
-                    state.samples = state.samples.saturating_add(1);
                     // Where everybody had to wait the next wait is shorter;
                     // it grows again slowly.
                     state.delay = if ended.stalled {
@@ -458,7 +477,7 @@ impl Sampler {
                     self.make_not_live(ended.site, Temperature::Cold);
                 }
             }
-            Outcome::Occupied => {}
+            Outcome::Occupied | Outcome::Foretold => {}
             Outcome::Refused => self.make_not_live(ended.site, Temperature::Cold),
         }
     }
@@ -483,6 +502,7 @@ mod tests {
                 length: 4,
                 frame: false,
                 falls_through: false,
+                foretells: false,
                 bytes: [0x90; 15],
             })
             .collect();
@@ -615,6 +635,33 @@ mod tests {
         assert_eq!(cold.iter().map(|pick| pick.site).collect::<Vec<_>>(), [0]);
         sampler.ended(&ended(&cold[0], Outcome::Sampled));
         assert!(sampler.live.contains(&0));
+    }
+
+    #[test]
+    fn a_site_goes_along_with_the_one_before_unless_it_is_banned() {
+        let mut sampler = sampler(3);
+        sampler.sites[0].code.foretells = true;
+        let picks = sampler.sweep_picks(10);
+        let first = picks.iter().find(|pick| pick.site == 0).unwrap();
+        let next = first.next.unwrap();
+        assert_eq!((next.site, next.address), (1, 0x11004));
+        assert!(
+            picks
+                .iter()
+                .all(|pick| pick.site == 0 || pick.next.is_none())
+        );
+        // It has been sampled, and its own breakpoint still stands.
+        let foretold = Ended {
+            site: 1,
+            ..ended(first, Outcome::Foretold)
+        };
+        sampler.ended(&foretold);
+        assert_eq!(sampler.counts().samples, 1);
+        assert_eq!(sampler.sites[1].standing, 1);
+        sampler.ban(1);
+        sampler.ended(&ended(first, Outcome::Sampled));
+        let again = sampler.pick(0, Purpose::Live).unwrap();
+        assert!(again.next.is_none());
     }
 
     #[test]

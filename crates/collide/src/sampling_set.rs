@@ -34,6 +34,8 @@ pub struct CodeSite {
     /// Whoever executes this goes on to the next site of the set: there is
     /// no jump, call or return between the two.
     pub falls_through: bool,
+    /// What the next site touches can be told when this one is reached.
+    pub foretells: bool,
     pub bytes: [u8; LONGEST],
 }
 
@@ -398,7 +400,9 @@ impl<Constant: Fn(u64) -> bool + Copy> Collector<'_, Constant> {
         let frame = body.has_frame_pointer();
         // Where the instructions since the last site lead without a jump.
         let mut leads_to = None;
-        for instruction in &body.instructions {
+        // Where the last site is among them.
+        let mut last_site = 0;
+        for (at, instruction) in body.instructions.iter().enumerate() {
             let led_here = leads_to == Some(instruction.ip());
             if led_here && instruction.flow_control() == FlowControl::Next {
                 leads_to = Some(instruction.next_ip());
@@ -413,7 +417,10 @@ impl<Constant: Fn(u64) -> bool + Copy> Collector<'_, Constant> {
                 let address = instruction.ip();
                 if led_here && let Some(last) = sites.last_mut() {
                     last.falls_through = true;
+                    let between = &body.instructions[last_site..at];
+                    last.foretells = self.analyser.foretells(between, instruction);
                 }
+                last_site = at;
                 leads_to = (instruction.flow_control() == FlowControl::Next)
                     .then(|| instruction.next_ip());
                 sites.push(CodeSite {
@@ -421,6 +428,7 @@ impl<Constant: Fn(u64) -> bool + Copy> Collector<'_, Constant> {
                     length: instruction.len() as u8,
                     frame,
                     falls_through: false,
+                    foretells: false,
                     bytes: self.code.bytes(address, instruction.len()),
                 });
             }

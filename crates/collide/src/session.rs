@@ -133,6 +133,8 @@ const SWEEP_COST: f64 = 6e-6;
 /// CPU seconds it takes if somebody runs into it: two CPUs in which little goes
 /// on for as long as one thread is stopped, and the trap.
 const SWEEP_STOP: f64 = 200e-6;
+/// The share of the goal that goes into paying for work done once.
+const PAID_BACK: f64 = 0.08;
 /// Breakpoints of a sweep over which the share that fires is averaged.
 const SWEEP_MEMORY: f64 = 500.0;
 /// A process younger than this is not looked into: most forked children are
@@ -168,6 +170,8 @@ struct Session<'a> {
     sweep_fires: f64,
     /// CPU time spent on work done once: disassembly, names of new races.
     once: u64,
+    /// The part of it that has not been paid back.
+    debt: f64,
     program_status: Option<i32>,
     released: Option<(u32, String)>,
     refused: Option<(i32, String)>,
@@ -274,6 +278,7 @@ impl<'a> Session<'a> {
             cold_debt: 0.0,
             sweep_fires: 0.1,
             once: 0,
+            debt: 0.0,
             program_status: None,
             released: None,
             refused: None,
@@ -435,7 +440,7 @@ impl<'a> Session<'a> {
     }
 
     fn account(&mut self, ended: &Ended) {
-        if ended.purpose == Purpose::Sweep {
+        if ended.purpose == Purpose::Sweep && ended.outcome != Outcome::Foretold {
             let fired = f64::from(u8::from(ended.outcome != Outcome::Expired));
             self.sweep_fires += (fired - self.sweep_fires) / SWEEP_MEMORY;
         }
@@ -454,6 +459,7 @@ impl<'a> Session<'a> {
                     self.interval.samples += 1;
                 }
             }
+            Outcome::Foretold => self.interval.samples += 1,
             Outcome::Expired | Outcome::Refused | Outcome::Occupied => {}
         }
     }
@@ -461,8 +467,13 @@ impl<'a> Session<'a> {
     fn measure(&mut self, now: Instant) {
         let front = own_cpu_time();
         let used = front.saturating_sub(self.cpu_then.front);
-        // Work done once is no part of what sampling costs per second.
-        self.interval.tool_cpu += used.saturating_sub(self.once) as f64 * 1e-9;
+        // Work done once is paid back over the next seconds.
+        let passed = now.duration_since(self.last_measured).as_secs_f64();
+        let part = self.controller.goal_share() * PAID_BACK * passed * self.cpus;
+        self.debt += self.once as f64 * 1e-9;
+        let paid = self.debt.min(part);
+        self.debt -= paid;
+        self.interval.tool_cpu += used.saturating_sub(self.once) as f64 * 1e-9 + paid;
         self.once = 0;
         self.cpu_then.front = front;
         self.totals.front_cpu = front as f64 * 1e-9;
@@ -477,7 +488,7 @@ impl<'a> Session<'a> {
             program.insert(pid, used);
         }
         self.cpu_then.program = program;
-        self.interval.seconds = now.duration_since(self.last_measured).as_secs_f64();
+        self.interval.seconds = passed;
         self.interval.cpus = self.cpus;
         self.last_measured = now;
         self.controller.measure(&self.interval);

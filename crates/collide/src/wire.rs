@@ -99,6 +99,17 @@ pub struct Pick {
     pub length: u8,
     /// The instruction; nothing is planted where memory holds another.
     pub bytes: [u8; 15],
+    /// The site that follows, if what it touches can be told at this one.
+    pub next: Option<NextSite>,
+}
+
+/// A site that is watched from the one before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NextSite {
+    pub site: u32,
+    pub address: u64,
+    pub length: u8,
+    pub bytes: [u8; 15],
 }
 
 /// What the front end tells the holder.
@@ -126,6 +137,8 @@ pub enum Order {
 pub enum Outcome {
     /// Fired; conflicts were looked for.
     Sampled,
+    /// Conflicts were looked for from the site before it, which fired.
+    Foretold,
     /// Fired; the access could not be watched (own stack, device, no
     /// operand).
     Passed,
@@ -344,6 +357,12 @@ impl Message for Order {
                     w.u32(pick.delay);
                     w.u8(pick.length);
                     w.bytes.extend_from_slice(&pick.bytes);
+                    w.u8(pick.next.map_or(0, |next| next.length));
+                    if let Some(next) = pick.next {
+                        w.u32(next.site);
+                        w.u64(next.address);
+                        w.bytes.extend_from_slice(&next.bytes);
+                    }
                 }
             }
             Order::Pace {
@@ -384,6 +403,15 @@ impl Message for Order {
                         delay: r.u32()?,
                         length: r.u8()?.clamp(1, 15),
                         bytes: r.take(15)?.try_into().map_err(|_| malformed())?,
+                        next: match r.u8()? {
+                            0 => None,
+                            length => Some(NextSite {
+                                site: r.u32()?,
+                                address: r.u64()?,
+                                length: length.min(15),
+                                bytes: r.take(15)?.try_into().map_err(|_| malformed())?,
+                            }),
+                        },
                     });
                 }
                 Order::Picks(picks)
@@ -438,6 +466,7 @@ impl Message for Event {
                         Outcome::Expired => 3,
                         Outcome::Refused => 4,
                         Outcome::Occupied => 5,
+                        Outcome::Foretold => 6,
                     });
                     w.u32(ended.stood);
                     w.u64(ended.stopped);
@@ -531,6 +560,7 @@ impl Message for Event {
                             2 => Outcome::Seen,
                             3 => Outcome::Expired,
                             5 => Outcome::Occupied,
+                            6 => Outcome::Foretold,
                             _ => Outcome::Refused,
                         },
                         stood: r.u32()?,
@@ -591,5 +621,58 @@ impl Message for Event {
             },
             _ => return Err(malformed()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive_as_they_were_sent() {
+        let pick = Pick {
+            site: 7,
+            space: 2,
+            address: 0x5000_1234,
+            purpose: Purpose::Cold,
+            frame: true,
+            dwell: 40_000,
+            delay: 15_000,
+            length: 3,
+            bytes: [9; 15],
+            next: None,
+        };
+        let next = NextSite {
+            site: 8,
+            address: 0x5000_1237,
+            length: 4,
+            bytes: [5; 15],
+        };
+        let followed = Pick {
+            next: Some(next),
+            ..pick
+        };
+        let order = Order::Picks(vec![pick, followed, pick]);
+        assert_eq!(Order::decode(&order.encode()).unwrap(), order);
+        let outcomes = [
+            Outcome::Sampled,
+            Outcome::Foretold,
+            Outcome::Passed,
+            Outcome::Seen,
+            Outcome::Expired,
+            Outcome::Occupied,
+            Outcome::Refused,
+        ];
+        let ended = outcomes.map(|outcome| Ended {
+            site: 1,
+            space: 2,
+            purpose: Purpose::Sweep,
+            outcome,
+            stood: 3,
+            stopped: 4,
+            stalled: true,
+        });
+        let event = Event::Ended(ended.to_vec());
+        assert_eq!(Event::decode(&event.encode()).unwrap(), event);
     }
 }

@@ -5,13 +5,18 @@
 //! change between the two reads without a hit can only come from where
 //! breakpoints do not see: another mapping of the same memory, another
 //! process, the kernel or a device.
+//!
+//! A stop costs several times what a data breakpoint does. So a thread that is
+//! held at one site is also watched for the next, if the instructions up to
+//! there neither branch nor synchronise nor change the address: whoever
+//! conflicts with that access now races with it as well.
 
 use super::ptrace::{self, Tid};
 use super::space::Planted;
 use super::watch::{self, Hit, Trap};
 use super::{Arrival, Holder, purse, task};
 use crate::instruction::{self, Direction, Operand};
-use crate::wire::{Catch, Event, Opponent, Outcome, Pick, Purpose, RegisterFile};
+use crate::wire::{Catch, Ended, Event, Opponent, Outcome, Pick, Purpose, RegisterFile};
 use std::time::{Duration, Instant};
 
 /// In long waits the holder looks this often whether anybody makes progress.
@@ -33,13 +38,8 @@ pub struct Flight {
     pub tid: Tid,
     space: u32,
     pick: Pick,
-    operand: Operand,
-    registers: RegisterFile,
-    before: Vec<u8>,
-    slots: Vec<usize>,
-    /// Spaces that see the same memory and where they have it, this one
-    /// first.
-    views: Vec<(u32, u64)>,
+    /// The access it is held at, and the next if that is known.
+    watched: Vec<Watched>,
     since: Instant,
     begun: Instant,
     deadline: Instant,
@@ -48,27 +48,66 @@ pub struct Flight {
     look: Instant,
     cpu: u64,
     stalled: bool,
+}
+
+/// One access that others may collide with.
+struct Watched {
+    site: u32,
+    /// The thread's registers, as of its instruction.
+    registers: RegisterFile,
+    operand: Operand,
+    before: Vec<u8>,
+    slots: Vec<usize>,
+    /// Spaces that see the same memory and where they have it, the thread's
+    /// own first.
+    views: Vec<(u32, u64)>,
     hits: Vec<Hit>,
+}
+
+impl Watched {
+    /// A breakpoint of this access was hit, by a thread that sees the memory.
+    fn concerns(&self, hit: &Hit, space: u32) -> bool {
+        self.slots.contains(&hit.slot)
+            && self.views.iter().any(|(id, address)| {
+                *id == space && (*address..*address + self.operand.size).contains(&hit.address)
+            })
+    }
+
+    fn overlaps(&self, other: &Operand) -> bool {
+        self.operand.address < other.address.saturating_add(other.size)
+            && other.address < self.operand.address.saturating_add(self.operand.size)
+    }
 }
 
 impl Flight {
     /// When the holder has to look at it next.
     pub fn next_look(&self) -> Instant {
-        if self.hits.is_empty() {
-            self.deadline.min(self.look)
-        } else {
+        if self.caught() {
             self.begun
+        } else {
+            self.deadline.min(self.look)
         }
     }
 
-    /// A breakpoint of this flight was hit, by another thread that sees the
-    /// memory.
-    fn concerns(&self, hit: &Hit, space: u32) -> bool {
-        self.slots.contains(&hit.slot)
-            && self.tid != hit.tid
-            && self.views.iter().any(|(id, address)| {
-                *id == space && (*address..*address + self.operand.size).contains(&hit.address)
-            })
+    fn caught(&self) -> bool {
+        self.watched.iter().any(|watched| !watched.hits.is_empty())
+    }
+
+    fn slots(&self) -> Vec<usize> {
+        self.watched
+            .iter()
+            .flat_map(|watched| watched.slots.iter().copied())
+            .collect()
+    }
+
+    /// The access that a hit of another thread collides with.
+    fn concerned(&mut self, hit: &Hit, space: u32) -> Option<&mut Watched> {
+        if self.tid == hit.tid {
+            return None;
+        }
+        self.watched
+            .iter_mut()
+            .find(|watched| watched.concerns(hit, space))
     }
 }
 
@@ -107,20 +146,8 @@ impl Holder {
     ) -> Option<Flight> {
         let pick = planted.pick;
         let code = &pick.bytes[..usize::from(pick.length)];
-        let instruction = instruction::decode(code, pick.address)?;
-        let operands = self.analyser.operands(&instruction, file, pick.frame);
-        if operands.is_empty() {
-            return None;
-        }
-        let chosen = (self.random() % operands.len() as u64) as usize;
-        let operand = operands[chosen];
-        let mapping = self
-            .spaces
-            .get_mut(&space_id)?
-            .mapping(operand.address, now)?;
-        if mapping.is_device() {
-            return None;
-        }
+        let operand = self.operand(code, pick.frame, file)?;
+        let views = self.views(space_id, &operand, now)?;
         // Time in which somebody was held does not count: else waits would
         // make code look rare, and so grow.
         self.count_held(now);
@@ -128,6 +155,64 @@ impl Holder {
         let stood = now.duration_since(planted.since).saturating_sub(held);
         let wait = self.delay(&pick, stood, now);
         if wait.is_zero() {
+            return None;
+        }
+        let others = self.others(tid, wait);
+        let mut watched = vec![self.watch(&others, pick.site, *file, operand, views)?];
+        if let Some(next) = pick.next {
+            let registers = RegisterFile {
+                rip: next.address,
+                ..*file
+            };
+            let code = &next.bytes[..usize::from(next.length)];
+            if let Some(operand) = self.operand(code, pick.frame, &registers)
+                && !watched[0].overlaps(&operand)
+                && self.watch.free(trap(&operand)) > 0
+                && let Some(views) = self.views(space_id, &operand, now)
+            {
+                watched.extend(self.watch(&others, next.site, registers, operand, views));
+            }
+        }
+        let group = self.tasks.get(&tid).map_or(tid, |task| task.group);
+        let begun = Instant::now();
+        Some(Flight {
+            tid,
+            space: space_id,
+            pick,
+            watched,
+            since: planted.since,
+            begun: now,
+            deadline: begun + wait,
+            long: wait >= LONGER,
+            look: begun + LOOK,
+            cpu: if wait > LOOK {
+                task::cpu_time(group)
+            } else {
+                0
+            },
+            stalled: false,
+        })
+    }
+
+    /// An operand of the instruction, any if there are several.
+    fn operand(&mut self, code: &[u8], frame: bool, file: &RegisterFile) -> Option<Operand> {
+        let instruction = instruction::decode(code, file.rip)?;
+        let operands = self.analyser.operands(&instruction, file, frame);
+        if operands.is_empty() {
+            return None;
+        }
+        let chosen = (self.random() % operands.len() as u64) as usize;
+        Some(operands[chosen])
+    }
+
+    /// The spaces that see an operand of a thread of this one, and where; none
+    /// if it is no memory that can be watched.
+    fn views(&mut self, space_id: u32, operand: &Operand, now: Instant) -> Option<Vec<(u32, u64)>> {
+        let mapping = self
+            .spaces
+            .get_mut(&space_id)?
+            .mapping(operand.address, now)?;
+        if mapping.is_device() {
             return None;
         }
         let mut views = vec![(space_id, operand.address)];
@@ -140,36 +225,33 @@ impl Holder {
                 }
             }
         }
-        let slots = self.arm(tid, &operand, &views, wait);
+        Some(views)
+    }
+
+    fn watch(
+        &mut self,
+        others: &[(Tid, u32)],
+        site: u32,
+        registers: RegisterFile,
+        operand: Operand,
+        views: Vec<(u32, u64)>,
+    ) -> Option<Watched> {
+        let slots = self.arm(others, &operand, &views);
         let size = operand.size as usize;
-        let before = self.spaces.get(&space_id)?.read(operand.address, size);
+        let space = views.first().and_then(|(id, _)| self.spaces.get(id));
+        let before = space.map_or_else(Vec::new, |space| space.read(operand.address, size));
         if before.len() != size {
             // The access is about to fault: the program's own affair.
             self.free_slots(&slots);
             return None;
         }
-        let group = self.tasks.get(&tid).map_or(tid, |task| task.group);
-        let begun = Instant::now();
-        Some(Flight {
-            tid,
-            space: space_id,
-            pick,
+        Some(Watched {
+            site,
+            registers,
             operand,
-            registers: *file,
             before,
             slots,
             views,
-            since: planted.since,
-            begun: now,
-            deadline: begun + wait,
-            long: wait >= LONGER,
-            look: begun + LOOK,
-            cpu: if wait > LOOK {
-                task::cpu_time(group)
-            } else {
-                0
-            },
-            stalled: false,
             hits: Vec::new(),
         })
     }
@@ -198,21 +280,31 @@ impl Holder {
         self.short * part / 1024
     }
 
-    /// Arms data breakpoints, as many as there are registers for. With events
-    /// per thread, one that sleeps gets none for a short hold: it would have to
-    /// wake up and make its access in some tens of microseconds, and setting an
-    /// event takes as long as the hold.
+    /// The threads that get data breakpoints of their own while this one is
+    /// held, and their spaces. One that sleeps gets none for a short hold: it
+    /// would have to wake up and make its access in some tens of microseconds,
+    /// and setting an event takes as long as the hold.
+    fn others(&self, held: Tid, wait: Duration) -> Vec<(Tid, u32)> {
+        if self.watch.scope() == watch::Scope::PerCpu {
+            return Vec::new();
+        }
+        self.tasks
+            .iter()
+            .filter(|(other, _)| **other != held)
+            .filter(|(_, task)| wait > SHORT_HOLD || !task.call.sleeps())
+            .map(|(other, task)| (*other, task.space))
+            .collect()
+    }
+
+    /// Arms data breakpoints, as many as there are registers for: on every CPU,
+    /// or in the `others`.
     fn arm(
         &mut self,
-        tid: Tid,
+        others: &[(Tid, u32)],
         operand: &Operand,
         views: &[(u32, u64)],
-        wait: Duration,
     ) -> Vec<usize> {
-        let trap = match operand.direction {
-            Direction::Read => Trap::Writes,
-            Direction::Write => Trap::ReadsAndWrites,
-        };
+        let trap = trap(operand);
         let per_cpu = self.watch.scope() == watch::Scope::PerCpu;
         let mut addresses: Vec<u64> = views.iter().map(|(_, address)| *address).collect();
         addresses.sort_unstable();
@@ -228,13 +320,10 @@ impl Holder {
                     slots.extend(self.watch.arm(trap, piece.length, &[], at));
                 }
             } else {
-                let threads: Vec<(Tid, u64)> = self
-                    .tasks
+                let threads: Vec<(Tid, u64)> = others
                     .iter()
-                    .filter(|(other, _)| **other != tid)
-                    .filter(|(_, task)| wait > SHORT_HOLD || !task.call.sleeps())
-                    .filter_map(|(other, task)| {
-                        let (_, address) = views.iter().find(|(id, _)| *id == task.space)?;
+                    .filter_map(|(other, space)| {
+                        let (_, address) = views.iter().find(|(id, _)| id == space)?;
                         Some((*other, address + offset))
                     })
                     .collect();
@@ -272,17 +361,17 @@ impl Holder {
                 // address (per-CPU breakpoints see all of them).
                 continue;
             };
-            if let Some(flight) = self
+            if let Some(watched) = self
                 .flights
                 .iter_mut()
-                .find(|flight| flight.concerns(&hit, space))
-                && flight.hits.len() < MOST_HITS
-                && !flight
+                .find_map(|flight| flight.concerned(&hit, space))
+                && watched.hits.len() < MOST_HITS
+                && !watched
                     .hits
                     .iter()
                     .any(|other| other.tid == hit.tid && other.registers[8] == hit.registers[8])
             {
-                flight.hits.push(hit);
+                watched.hits.push(hit);
             }
         }
     }
@@ -295,7 +384,7 @@ impl Holder {
                 continue;
             }
             let flight = &self.flights[at];
-            if flight.hits.is_empty() && flight.deadline > now && !self.standstill(at, now) {
+            if !flight.caught() && flight.deadline > now && !self.standstill(at, now) {
                 at += 1;
                 continue;
             }
@@ -340,7 +429,7 @@ impl Holder {
         while at < self.flights.len() {
             if gone(self.flights[at].tid) {
                 let flight = self.flights.swap_remove(at);
-                self.free_slots(&flight.slots);
+                self.free_slots(&flight.slots());
             } else {
                 at += 1;
             }
@@ -349,7 +438,7 @@ impl Holder {
 
     /// Ends a flight: read again, disarm, report, let the thread run on.
     fn land(&mut self, flight: Flight) {
-        let slots = flight.slots.clone();
+        let slots = flight.slots();
         let tid = flight.tid;
         self.flights.push(flight);
         self.collect_hits();
@@ -358,13 +447,22 @@ impl Holder {
         };
         // Read while the breakpoints are still armed: a change without a hit
         // is one that they cannot see.
-        let after = self
-            .spaces
-            .get(&flight.space)
-            .map(|space| space.read(flight.operand.address, flight.operand.size as usize))
-            .unwrap_or_default();
+        let space = self.spaces.get(&flight.space);
+        let after: Vec<Vec<u8>> = flight
+            .watched
+            .iter()
+            .map(|watched| {
+                let Operand { address, size, .. } = watched.operand;
+                space.map_or_else(Vec::new, |space| space.read(address, size as usize))
+            })
+            .collect();
+        let unchanged = flight
+            .watched
+            .iter()
+            .zip(&after)
+            .all(|(watched, after)| watched.before == *after);
         let own_events = self.watch.scope() != watch::Scope::PerCpu;
-        if own_events && flight.hits.is_empty() && after == flight.before {
+        if own_events && unchanged && !flight.caught() {
             // Nothing happened. The thread has no breakpoint of its own and
             // need not wait until those of the others are gone. What they
             // catch from here on is no conflict: nobody is asked for it, as
@@ -386,9 +484,11 @@ impl Holder {
         for slot in &slots {
             self.watch.release(*slot);
         }
-        let changed = after.len() == flight.before.len() && after != flight.before;
-        if changed || !flight.hits.is_empty() {
-            self.caught(&flight, after);
+        for (watched, after) in flight.watched.iter().zip(after) {
+            let changed = after.len() == watched.before.len() && after != watched.before;
+            if changed || !watched.hits.is_empty() {
+                self.caught(&flight, watched, after);
+            }
         }
         self.run_on(tid, 0);
         self.note_landing(&flight);
@@ -413,18 +513,29 @@ impl Holder {
             stopped,
             flight.stalled,
         );
+        for foretold in &flight.watched[1..] {
+            self.ended.push(Ended {
+                site: foretold.site,
+                space: flight.space,
+                purpose: flight.pick.purpose,
+                outcome: Outcome::Foretold,
+                stood: 0,
+                stopped: 0,
+                stalled: false,
+            });
+        }
     }
 
-    fn caught(&mut self, flight: &Flight, after: Vec<u8>) {
+    fn caught(&mut self, flight: &Flight, watched: &Watched, after: Vec<u8>) {
         let Some(space) = self.spaces.get(&flight.space) else {
             return;
         };
-        let opponents: Vec<Opponent> = flight
+        let opponents: Vec<Opponent> = watched
             .hits
             .iter()
             .map(|hit| self.opponent(hit, flight.space))
             .collect();
-        let stack = space.read(flight.registers.rsp(), STACK_BYTES);
+        let stack = space.read(watched.registers.rsp(), STACK_BYTES);
         let pid = self
             .tasks
             .get(&flight.tid)
@@ -434,17 +545,17 @@ impl Holder {
             .take()
             .and_then(|folder| self.write_core(&folder, pid, flight.tid, &opponents));
         let catch = Catch {
-            site: flight.pick.site,
+            site: watched.site,
             space: flight.space,
             pid,
             tid: flight.tid,
             name: task::name(flight.tid),
-            registers: flight.registers,
+            registers: watched.registers,
             stack,
-            address: flight.operand.address,
-            size: flight.operand.size as u32,
-            write: flight.operand.direction == Direction::Write,
-            before: flight.before.clone(),
+            address: watched.operand.address,
+            size: watched.operand.size as u32,
+            write: watched.operand.direction == Direction::Write,
+            before: watched.before.clone(),
             after,
             opponents,
             core,
@@ -538,5 +649,13 @@ impl Holder {
             }
         }
         stopped
+    }
+}
+
+/// What a data breakpoint has to catch to see conflicts with an access.
+fn trap(operand: &Operand) -> Trap {
+    match operand.direction {
+        Direction::Read => Trap::Writes,
+        Direction::Write => Trap::ReadsAndWrites,
     }
 }
