@@ -44,10 +44,13 @@ pub struct Interval {
 /// to be stopped: entry and signal, the interrupts that set and clear data
 /// breakpoints in the others, caches that the holder has used meanwhile.
 /// Measured as CPU time of compressors, with sampling and without.
-const TRAP: f64 = 90e-6;
+const TRAP: f64 = 80e-6;
 /// Seconds between two settings of the pace: long enough to see what the last
 /// one did.
 const SETTING: f64 = 0.4;
+/// With this many live locations there is enough to sample, and looking for
+/// more has time.
+const ENOUGH: usize = 64;
 /// The share of the goal that waits may use.
 const WAITS: f64 = 0.12;
 
@@ -139,17 +142,16 @@ impl Controller {
     }
 
     /// Locations that may be swept or stand cold in an interval, by what is
-    /// left of the goal. `each` is the cost of one in CPU seconds.
-    pub fn allowance(&self, seconds: f64, each: f64, cpus: f64) -> usize {
-        let share = match self.goal {
-            Goal::Rate(rate) if rate <= 0.0 => return 0,
-            Goal::Rate(_) => 0.05,
-            Goal::Overhead(share) => share,
-        };
+    /// left of the goal. `each` is the cost of one in CPU seconds, `live` how
+    /// many locations there are to sample.
+    pub fn allowance(&self, seconds: f64, each: f64, cpus: f64, live: usize) -> usize {
+        let share = self.goal_share();
         let left = match self.goal {
+            Goal::Rate(rate) if rate <= 0.0 => return 0,
             Goal::Rate(_) => share,
-            // A sweep may always use a quarter, so that it comes to an end.
-            Goal::Overhead(_) => (share - self.overhead).max(share / 4.0),
+            // A sweep may always use a part, so that it comes to an end.
+            Goal::Overhead(_) if live < ENOUGH => (share - self.overhead).max(share / 4.0),
+            Goal::Overhead(_) => (share - self.overhead).max(share / 10.0),
         };
         (left * seconds * cpus / each) as usize
     }
@@ -226,7 +228,7 @@ mod tests {
     fn rate_zero_plants_nothing() {
         let controller = settle(Goal::Rate(0.0), 1e-4);
         assert_eq!(controller.pace(), 0.0);
-        assert_eq!(controller.allowance(1.0, 1e-6, 2.0), 0);
+        assert_eq!(controller.allowance(1.0, 1e-6, 2.0, 0), 0);
     }
 
     #[test]

@@ -521,6 +521,7 @@ impl<'a> Session<'a> {
             self.cold_debt,
             SWEEP_COST + self.sweep_fires * SWEEP_STOP,
             self.cpus,
+            self.sampler.counts().live,
         );
         if allowance >= 16 {
             self.cold_debt = 0.0;

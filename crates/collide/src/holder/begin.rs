@@ -3,10 +3,9 @@
 use super::launch::Launched;
 use super::ptrace::Tid;
 use super::watch::Watchpoints;
-use super::{Holder, Settings, Target, ptrace, task, wake, watch};
+use super::{Holder, Settings, Target, ptrace, task, wake};
 use crate::link::Link;
 use crate::planted::PlantedTable;
-use crate::wire::Event;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
 use std::io;
 use std::time::{Duration, Instant};
@@ -64,15 +63,6 @@ impl Parts {
             analyser: crate::instruction::Analyser::default(),
             notes: Vec::new(),
         };
-        holder.link.send(&Event::Holding {
-            scope: match holder.watch.scope() {
-                watch::Scope::PerCpu => 0,
-                watch::Scope::PerThread => 1,
-                watch::Scope::None => 2,
-            },
-            sees_kernel: holder.watch.sees_kernel(),
-            why_not: holder.watch.why_not().unwrap_or_default().to_string(),
-        });
         if let Some(launched) = &holder.launched {
             let pid = launched.pid;
             holder.adopt(pid);
@@ -108,7 +98,8 @@ impl Holder {
         wake::prepare()
             .and_then(|()| wake::on(link.descriptor()))
             .map_err(|error| refuse("cannot wait for events", &error))?;
-        let watch = Watchpoints::probe(settings.per_thread);
+        let watch = Watchpoints::probe(settings.per_thread)
+            .map_err(|error| refuse("cannot start a process", &error))?;
         let mut attached = Vec::new();
         if let Target::Attach(pids) = &settings.target {
             for pid in pids {

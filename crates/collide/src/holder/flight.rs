@@ -121,6 +121,7 @@ impl Holder {
             now,
         } = arrival;
         let pick = planted.pick;
+        self.learn_abilities();
         let file = RegisterFile::from(&registers);
         match self.prepare_flight(tid, space, &planted, &file, now) {
             Some(flight) => {

@@ -7,7 +7,7 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [0; 2];
     // SAFETY: pipe2 fills two descriptors that nobody else owns.
     unsafe {
@@ -49,7 +49,10 @@ impl Launched {
             unsafe {
                 libc::close(go.as_raw_fd());
                 let mut byte = 0u8;
-                libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1);
+                // The end of the pipe means that the holder has given up.
+                if libc::read(wait.as_raw_fd(), (&raw mut byte).cast(), 1) != 1 {
+                    libc::_exit(127);
+                }
                 let mut nothing: libc::sigset_t = std::mem::zeroed();
                 libc::sigemptyset(&raw mut nothing);
                 libc::sigprocmask(libc::SIG_SETMASK, &raw const nothing, std::ptr::null_mut());

@@ -3,6 +3,7 @@
 
 use super::ptrace::Tid;
 use super::space::Space;
+use super::watch::Scope;
 use super::{Holder, ptrace, task, wake};
 use crate::planted::LIVE;
 use crate::wire::{Event, Order, Purpose};
@@ -34,6 +35,9 @@ impl Holder {
         // In case the news of them came when nobody slept.
         self.obey();
         self.keep_safe(self.last_told);
+        if !all {
+            self.learn_abilities();
+        }
         if self.flights.is_empty() {
             self.watch.suit(self.tasks.len());
         }
@@ -53,6 +57,22 @@ impl Holder {
         if all {
             self.link.flush();
         }
+    }
+
+    /// Tells how data breakpoints work here, once that is known.
+    pub(super) fn learn_abilities(&mut self) {
+        if !self.watch.settle() {
+            return;
+        }
+        self.link.send(&Event::Holding {
+            scope: match self.watch.scope() {
+                Scope::PerCpu => 0,
+                Scope::PerThread => 1,
+                Scope::None => 2,
+            },
+            sees_kernel: self.watch.sees_kernel(),
+            why_not: self.watch.why_not().unwrap_or_default().to_string(),
+        });
     }
 
     pub(super) fn obey(&mut self) {

@@ -390,6 +390,8 @@ pub struct Watchpoints {
     scope: Scope,
     sees_kernel: bool,
     why_not: Option<String>,
+    /// Where the probe will write what it has found out.
+    answer: Option<OwnedFd>,
     cpus: Vec<Bank>,
     threads: HashMap<Tid, Bank>,
     busy: [bool; SLOTS],
@@ -402,50 +404,107 @@ pub struct Watchpoints {
 
 const CPU_RING_PAGES: usize = 64;
 const THREAD_RING_PAGES: usize = 8;
+/// What is tried, the best first, and whether it sees the kernel's accesses.
+const ATTEMPTS: [(Scope, bool); 3] = [
+    (Scope::PerCpu, true),
+    (Scope::PerThread, true),
+    (Scope::PerThread, false),
+];
 /// Threads per CPU up to which events of their own are the cheaper ones.
 const FEW_PER_CPU: usize = 2;
 
 impl Watchpoints {
-    /// Finds out what this user may do. `per_thread` forbids the per-CPU way
-    /// (`--unprivileged`).
-    pub fn probe(per_thread: bool) -> Watchpoints {
+    /// Begins to find out what this user may do, in a child: the kernel takes
+    /// some ten milliseconds to open the first event, and the program need not
+    /// wait for that. `per_thread` forbids the per-CPU way (`--unprivileged`).
+    pub fn probe(per_thread: bool) -> io::Result<Watchpoints> {
         let mut watch = Watchpoints {
             scope: Scope::None,
             sees_kernel: true,
             why_not: None,
+            answer: None,
             cpus: Vec::new(),
             threads: HashMap::new(),
             busy: [false; SLOTS],
             usable: [true; SLOTS],
             few: None,
         };
-        let own = std::process::id() as i32;
-        let mut attempts = vec![(Scope::PerThread, true), (Scope::PerThread, false)];
-        if !per_thread {
-            attempts.insert(0, (Scope::PerCpu, true));
+        let (answer, report) = super::launch::pipe()?;
+        // SAFETY: the holder has one thread.
+        let child = unsafe { libc::fork() };
+        if child < 0 {
+            return Err(io::Error::last_os_error());
         }
-        for (scope, sees_kernel) in attempts {
-            watch.sees_kernel = sees_kernel;
-            let mut attributes = watch.attributes(0x1000, 8, Trap::Writes);
+        if child == 0 {
+            let findings = watch.try_all(per_thread);
+            // SAFETY: the bytes of an array; ends the child at once.
+            unsafe {
+                libc::write(
+                    report.as_raw_fd(),
+                    findings.as_ptr().cast(),
+                    size_of_val(&findings),
+                );
+                libc::_exit(0);
+            }
+        }
+        watch.answer = Some(answer);
+        Ok(watch)
+    }
+
+    /// Opens an event of each kind until one can be had: its number in
+    /// `ATTEMPTS`, and the last error.
+    fn try_all(&mut self, per_thread: bool) -> [i32; 2] {
+        let mut error = 0;
+        for (number, (scope, sees_kernel)) in ATTEMPTS.into_iter().enumerate() {
+            if scope == Scope::PerCpu && per_thread {
+                continue;
+            }
+            self.sees_kernel = sees_kernel;
+            let mut attributes = self.attributes(0x1000, 8, Trap::Writes);
             attributes.flags |= FLAG_DISABLED;
             let (pid, cpu) = if scope == Scope::PerCpu {
                 (-1, 0)
             } else {
-                (own, -1)
+                (0, -1)
             };
             match open(&attributes, pid, cpu) {
-                Ok(_) => {
-                    watch.scope = scope;
-                    break;
-                }
-                Err(error) => watch.why_not = Some(error.to_string()),
+                Ok(_) => return [number as i32, error],
+                Err(failure) => error = failure.raw_os_error().unwrap_or(libc::EIO),
             }
         }
-        if watch.scope == Scope::PerCpu {
-            watch.scope = Scope::PerThread;
-            watch.few = Some(FEW_PER_CPU * online_cpus().len());
+        [-1, error]
+    }
+
+    /// Takes what the probe has found out, waiting for it if need be. Whether
+    /// that is news.
+    pub fn settle(&mut self) -> bool {
+        let Some(answer) = self.answer.take() else {
+            return false;
+        };
+        let mut findings = [-1, libc::EIO];
+        // SAFETY: reads at most the bytes of the array.
+        unsafe {
+            libc::read(
+                answer.as_raw_fd(),
+                findings.as_mut_ptr().cast(),
+                size_of_val(&findings),
+            )
+        };
+        let [number, error] = findings;
+        if error != 0 {
+            self.why_not = Some(io::Error::from_raw_os_error(error).to_string());
         }
-        watch
+        let found = usize::try_from(number)
+            .ok()
+            .and_then(|number| ATTEMPTS.get(number));
+        if let Some((scope, sees_kernel)) = found {
+            self.scope = Scope::PerThread;
+            self.sees_kernel = *sees_kernel;
+            if *scope == Scope::PerCpu {
+                self.few = Some(FEW_PER_CPU * online_cpus().len());
+            }
+        }
+        true
     }
 
     /// Goes over to events per CPU, if they are allowed, when the program has
