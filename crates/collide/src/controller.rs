@@ -6,8 +6,9 @@
 //! thread was stopped anyway, and the traps. Time stopped counts in full, as
 //! if everybody had waited, because at a lock or barrier everybody does. Long
 //! waits, which end early when nobody makes progress, are divided by the number
-//! of CPUs the program keeps busy. Waits, at code that runs rarely enough to earn more than the short
-//! hold, have a share of their own, which the holder keeps (`holder::purse`).
+//! of CPUs the program keeps busy. Waits, at code that runs rarely enough to
+//! earn more than the short hold, have a share of their own, which the holder
+//! keeps (`holder::purse`).
 //! The pace follows what the rest costs, in what the waits have left.
 
 /// What the user asked for.
@@ -26,11 +27,11 @@ pub struct Interval {
     /// CPU seconds of both processes, without those spent while a thread was
     /// held anyway.
     pub tool_cpu: f64,
-    /// Seconds threads were stopped for short.
+    /// Seconds threads were stopped, without what follows.
     pub short_stops: f64,
     /// Seconds threads were held for longer, up to a millisecond.
     pub middle_stops: f64,
-    /// Seconds threads were stopped longer than a millisecond.
+    /// Seconds threads were held longer than a millisecond.
     pub long_stops: f64,
     /// Breakpoints and data breakpoints hit.
     pub traps: u64,
@@ -111,7 +112,9 @@ impl Controller {
         self.since.seconds += interval.seconds;
         self.since.rest += rest * interval.seconds;
         self.since.samples += interval.samples as f64;
-        if self.since.seconds >= SETTING {
+        // What costs far more than was thought does not wait for its turn.
+        let overspent = self.since.rest > 2.0 * self.goal_share() * SETTING;
+        if self.since.seconds >= SETTING || overspent {
             self.set_pace();
         }
     }
@@ -133,7 +136,7 @@ impl Controller {
                 (factor, (share * 200.0).clamp(1.0, 20.0), 5000.0)
             }
         };
-        self.pace = (self.pace * factor.clamp(0.6, 1.4)).clamp(lowest, highest);
+        self.pace = (self.pace * factor.clamp(0.2, 1.4)).clamp(lowest, highest);
     }
 
     /// Breakpoints to plant at live code per second.

@@ -8,9 +8,10 @@
 //! away what breakpoints cannot see. No synchronisation has to be understood,
 //! and accesses that are not sampled cost nothing.
 //!
-//! Guarantee: a reported race is two conflicting accesses that were in
-//! progress at the same time, at least one of them not recognised as
-//! synchronisation. Races are missed where no sample meets them.
+//! Guarantee: a reported race is two conflicting accesses, one made while
+//! another thread stood right before the other, or before it with nothing
+//! between that branches or synchronises; at least one of them is not recognised
+//! as synchronisation. Races are missed where no sample meets them.
 //!
 //! Walk: `session` (front end) asks `sampler` which locations of the
 //! `sampling_set` to plant, `controller` how many; `holder` (a process of its
@@ -21,7 +22,7 @@
 //! Differences from the paper: user programs instead of the Windows kernel;
 //! stripped code; a first sweep for live code; overhead as the controlled
 //! quantity; waits that depend on how often the code runs; several samples in
-//! flight.
+//! flight; two accesses watched at one stop where the second is known.
 
 mod bias;
 mod controller;

@@ -3,7 +3,7 @@
 //! The paper picks uniformly from the whole sampling set and adds breakpoints
 //! until enough of them fire. In a program with large libraries nearly all
 //! locations are never run, so here a first sweep plants every location once
-//! for a moment, without delays, to learn which are live; from then on the
+//! for a moment, to learn which are live; from then on the
 //! samples are picked uniformly from the live ones. The others are not
 //! forgotten: a part of them stands at any time, in turns, and one that fires
 //! is a sample like any other and live from then on.
@@ -518,8 +518,8 @@ mod tests {
             space: pick.space,
             purpose: pick.purpose,
             outcome,
-            stood: 10,
             stopped: 1000,
+            waited: 0,
             stalled: false,
         }
     }

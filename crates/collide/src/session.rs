@@ -122,11 +122,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// Seconds for which the holder has live picks in stock.
 const SUPPLY: f64 = 0.25;
 const MEASURE: Duration = Duration::from_millis(100);
-/// Nanoseconds: stops longer than this are "waits" to the controller. A sample
-/// at code that runs all the time is over sooner.
-const WAIT: u64 = 200_000;
-/// Stops longer than this are "long waits", which end early where everybody
-/// waits.
+/// Nanoseconds: holds longer than this are "long waits", which end early where
+/// everybody waits.
 const LONG: u64 = 1_000_000;
 /// CPU seconds it takes to plant and remove one breakpoint of a sweep.
 const SWEEP_COST: f64 = 6e-6;
@@ -446,13 +443,12 @@ impl<'a> Session<'a> {
         }
         match ended.outcome {
             Outcome::Sampled | Outcome::Passed | Outcome::Seen => {
-                let seconds = ended.stopped as f64 * 1e-9;
-                if ended.stopped > LONG {
-                    self.interval.long_stops += seconds;
-                } else if ended.stopped > WAIT {
-                    self.interval.middle_stops += seconds;
+                let waited = ended.waited as f64 * 1e-9;
+                self.interval.short_stops += ended.stopped as f64 * 1e-9 - waited;
+                if ended.waited > LONG {
+                    self.interval.long_stops += waited;
                 } else {
-                    self.interval.short_stops += seconds;
+                    self.interval.middle_stops += waited;
                 }
                 self.interval.traps += 1;
                 if ended.outcome == Outcome::Sampled {

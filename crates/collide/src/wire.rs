@@ -62,7 +62,7 @@ impl From<&libc::user_regs_struct> for RegisterFile {
 /// Why a breakpoint is planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Learn whether the code runs at all: no delay.
+    /// Learn whether the code runs at all: short delays only.
     Sweep,
     /// Code seen to run.
     Live,
@@ -142,7 +142,7 @@ pub enum Outcome {
     /// Fired; the access could not be watched (own stack, device, no
     /// operand).
     Passed,
-    /// Fired during a sweep, or with all debug registers in use.
+    /// Fired while the program was let go.
     Seen,
     /// Stood until its time was over.
     Expired,
@@ -158,10 +158,10 @@ pub struct Ended {
     pub space: u32,
     pub purpose: Purpose,
     pub outcome: Outcome,
-    /// Microseconds from planting to the end.
-    pub stood: u32,
     /// Nanoseconds the thread was stopped.
     pub stopped: u64,
+    /// Nanoseconds of it that were a hold longer than the short one.
+    pub waited: u64,
     /// The wait was cut short because nobody made progress.
     pub stalled: bool,
 }
@@ -468,8 +468,8 @@ impl Message for Event {
                         Outcome::Occupied => 5,
                         Outcome::Foretold => 6,
                     });
-                    w.u32(ended.stood);
                     w.u64(ended.stopped);
+                    w.u64(ended.waited);
                     w.u8(ended.stalled.into());
                 }
             }
@@ -563,8 +563,8 @@ impl Message for Event {
                             6 => Outcome::Foretold,
                             _ => Outcome::Refused,
                         },
-                        stood: r.u32()?,
                         stopped: r.u64()?,
+                        waited: r.u64()?,
                         stalled: r.bool()?,
                     });
                 }
@@ -668,8 +668,8 @@ mod tests {
             space: 2,
             purpose: Purpose::Sweep,
             outcome,
-            stood: 3,
             stopped: 4,
+            waited: 3,
             stalled: true,
         });
         let event = Event::Ended(ended.to_vec());

@@ -14,7 +14,7 @@
 use super::ptrace::{self, Tid};
 use super::space::Planted;
 use super::watch::{self, Hit, Trap};
-use super::{Arrival, Holder, purse, task};
+use super::{Arrival, Holder, Stop, purse, task};
 use crate::instruction::{self, Direction, Operand};
 use crate::wire::{Catch, Ended, Event, Opponent, Outcome, Pick, Purpose, RegisterFile};
 use std::time::{Duration, Instant};
@@ -31,6 +31,8 @@ const LONGER: Duration = Duration::from_micros(250);
 const STANDSTILL: u64 = 10_000;
 /// Bytes of stack that go with a catch.
 const STACK_BYTES: usize = 65536;
+/// With more data breakpoints than this a second access costs as much as a stop.
+const MANY: usize = 8;
 /// Hits kept of one flight: one per opposing site is what is reported.
 const MOST_HITS: usize = 4;
 
@@ -40,11 +42,10 @@ pub struct Flight {
     pick: Pick,
     /// The access it is held at, and the next if that is known.
     watched: Vec<Watched>,
-    since: Instant,
     begun: Instant,
     deadline: Instant,
-    /// Longer than the short hold.
-    long: bool,
+    /// The hold that was granted, if it is longer than the short one.
+    longer: Option<Duration>,
     look: Instant,
     cpu: u64,
     stalled: bool,
@@ -130,8 +131,8 @@ impl Holder {
             }
             None => {
                 self.run_on(tid, 0);
-                let stopped = now.elapsed().as_nanos() as u64;
-                self.note_end(&pick, Outcome::Passed, planted.since, now, stopped, false);
+                let stop = Stop::of(now.elapsed());
+                self.note_stop(&pick, Outcome::Passed, stop);
                 self.plant_following();
             }
         }
@@ -167,6 +168,7 @@ impl Holder {
             };
             let code = &next.bytes[..usize::from(next.length)];
             if let Some(operand) = self.operand(code, pick.frame, &registers)
+                && others.len() <= MANY
                 && !watched[0].overlaps(&operand)
                 && self.watch.free(trap(&operand)) > 0
                 && let Some(views) = self.views(space_id, &operand, now)
@@ -181,10 +183,9 @@ impl Holder {
             space: space_id,
             pick,
             watched,
-            since: planted.since,
             begun: now,
             deadline: begun + wait,
-            long: wait >= LONGER,
+            longer: Some(wait).filter(|wait| *wait >= LONGER),
             look: begun + LOOK,
             cpu: if wait > LOOK {
                 task::cpu_time(group)
@@ -498,21 +499,25 @@ impl Holder {
 
     fn note_landing(&mut self, flight: &Flight) {
         let now = Instant::now();
-        if flight.long {
+        if flight.longer.is_some() {
             let left = flight.deadline.saturating_duration_since(now);
             self.purse.give_back(left);
             // It has cost what it took, not what was asked for.
             self.purse
                 .spend(now.saturating_duration_since(flight.deadline));
         }
-        let stopped = now.duration_since(flight.begun).as_nanos() as u64;
-        self.note_end(
+        let stopped = now.duration_since(flight.begun);
+        let waited = flight
+            .longer
+            .map_or(Duration::ZERO, |wait| wait.min(stopped));
+        self.note_stop(
             &flight.pick,
             Outcome::Sampled,
-            flight.since,
-            flight.begun,
-            stopped,
-            flight.stalled,
+            Stop {
+                stopped,
+                waited,
+                stalled: flight.stalled,
+            },
         );
         for foretold in &flight.watched[1..] {
             self.ended.push(Ended {
@@ -520,8 +525,8 @@ impl Holder {
                 space: flight.space,
                 purpose: flight.pick.purpose,
                 outcome: Outcome::Foretold,
-                stood: 0,
                 stopped: 0,
+                waited: 0,
                 stalled: false,
             });
         }

@@ -332,16 +332,8 @@ impl Holder {
             }
             None => {
                 if let Some(mut space) = self.spaces.remove(&task.space) {
-                    let now = Instant::now();
                     for planted in space.abandon(&mut self.table) {
-                        self.note_end(
-                            &planted.pick,
-                            Outcome::Expired,
-                            planted.since,
-                            now,
-                            0,
-                            false,
-                        );
+                        self.note_end(&planted.pick, Outcome::Expired);
                     }
                     self.link.send(&Event::SpaceGone { space: space.id });
                 }
@@ -466,15 +458,7 @@ impl Holder {
         registers.rip = address;
         if self.detaching {
             self.run_on(tid, 0);
-            let stopped = now.elapsed();
-            self.note_end(
-                &planted.pick,
-                Outcome::Seen,
-                planted.since,
-                now,
-                stopped.as_nanos() as u64,
-                false,
-            );
+            self.note_stop(&planted.pick, Outcome::Seen, Stop::of(now.elapsed()));
             return;
         }
         self.arrivals.push(Arrival {
@@ -494,29 +478,44 @@ impl Holder {
             .is_some_and(|space| space.read(rip.wrapping_sub(1), 1) == [INT1])
     }
 
-    fn note_end(
-        &mut self,
-        pick: &Pick,
-        outcome: Outcome,
-        since: Instant,
-        now: Instant,
-        stopped: u64,
-        stalled: bool,
-    ) {
-        if matches!(outcome, Outcome::Sampled | Outcome::Passed | Outcome::Seen) {
-            self.stopped += stopped;
-            // The holder works or spins for all of a short stop; of a long
-            // one it sleeps through most.
-            self.overlapped += stopped.min(BUSY);
-        }
+    /// A breakpoint has ended without stopping anybody.
+    fn note_end(&mut self, pick: &Pick, outcome: Outcome) {
+        self.note_stop(pick, outcome, Stop::of(Duration::ZERO));
+    }
+
+    fn note_stop(&mut self, pick: &Pick, outcome: Outcome, stop: Stop) {
+        let stopped = stop.stopped.as_nanos() as u64;
+        self.stopped += stopped;
+        // The holder works or spins for all of a short stop; of a long one it
+        // sleeps through most.
+        self.overlapped += stopped.min(BUSY);
         self.ended.push(Ended {
             site: pick.site,
             space: pick.space,
             purpose: pick.purpose,
             outcome,
-            stood: u32::try_from(now.duration_since(since).as_micros()).unwrap_or(u32::MAX),
             stopped,
-            stalled,
+            waited: stop.waited.as_nanos() as u64,
+            stalled: stop.stalled,
         });
+    }
+}
+
+/// How long a thread was stopped at a breakpoint.
+struct Stop {
+    stopped: Duration,
+    /// The part of it that was a hold longer than the short one.
+    waited: Duration,
+    /// The wait was cut short because nobody made progress.
+    stalled: bool,
+}
+
+impl Stop {
+    fn of(stopped: Duration) -> Stop {
+        Stop {
+            stopped,
+            waited: Duration::ZERO,
+            stalled: false,
+        }
     }
 }

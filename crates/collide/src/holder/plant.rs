@@ -40,7 +40,7 @@ impl Holder {
                 let until = now + Duration::from_micros(u64::from(pick.dwell));
                 self.expiry.push(Reverse((until, pick.space, pick.address)));
             }
-            Err(outcome) => self.note_end(&pick, outcome, now, now, 0, false),
+            Err(outcome) => self.note_end(&pick, outcome),
         }
     }
 
@@ -115,14 +115,7 @@ impl Holder {
             return;
         }
         if let Some(planted) = space.unplant(address, &mut self.table, now) {
-            self.note_end(
-                &planted.pick,
-                Outcome::Expired,
-                planted.since,
-                now,
-                0,
-                false,
-            );
+            self.note_end(&planted.pick, Outcome::Expired);
         }
     }
 
@@ -135,14 +128,7 @@ impl Holder {
             }
         }
         for planted in removed {
-            self.note_end(
-                &planted.pick,
-                Outcome::Occupied,
-                planted.since,
-                now,
-                0,
-                false,
-            );
+            self.note_end(&planted.pick, Outcome::Occupied);
         }
     }
 }
