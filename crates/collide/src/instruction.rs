@@ -62,26 +62,8 @@ pub fn is_synchronising(instruction: &Instruction) -> bool {
 /// Has an operand in memory; pushing and popping a register does not count.
 fn names_memory(instruction: &Instruction) -> bool {
     use iced_x86::OpKind;
-    (0..instruction.op_count()).any(|operand| {
-        !matches!(
-            instruction.op_kind(operand),
-            OpKind::Register
-                | OpKind::NearBranch16
-                | OpKind::NearBranch32
-                | OpKind::NearBranch64
-                | OpKind::FarBranch16
-                | OpKind::FarBranch32
-                | OpKind::Immediate8
-                | OpKind::Immediate8_2nd
-                | OpKind::Immediate16
-                | OpKind::Immediate32
-                | OpKind::Immediate64
-                | OpKind::Immediate8to16
-                | OpKind::Immediate8to32
-                | OpKind::Immediate8to64
-                | OpKind::Immediate32to64
-        )
-    })
+    // The kinds of operands in memory come last.
+    (0..instruction.op_count()).any(|operand| instruction.op_kind(operand) >= OpKind::MemorySegSI)
 }
 
 fn unsupported(instruction: &Instruction) -> bool {

@@ -45,10 +45,7 @@ impl Holder {
     }
 
     pub(super) fn plant_due(&mut self, now: Instant) {
-        if self.per_second == 0 {
-            return;
-        }
-        if self.next_live > now {
+        if self.per_second == 0 || self.next_live > now {
             return;
         }
         let length = (self.per_second / CHAINS).clamp(1, LONGEST_CHAIN);
