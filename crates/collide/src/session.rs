@@ -399,7 +399,7 @@ impl<'a> Session<'a> {
                 let used = cpu.saturating_sub(self.cpu_then.holder);
                 let free = overlapped.saturating_sub(self.cpu_then.overlapped);
                 self.interval.tool_cpu += used.saturating_sub(free) as f64 * 1e-9;
-                self.interval.traps += bounced.saturating_sub(self.cpu_then.bounced);
+                self.interval.bounced += bounced.saturating_sub(self.cpu_then.bounced);
                 self.cpu_then.bounced = bounced;
                 self.cpu_then.holder = cpu;
                 self.cpu_then.overlapped = overlapped;

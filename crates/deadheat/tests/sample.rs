@@ -245,6 +245,7 @@ macro_rules! cases {
 cases! {
     hot_counter,
     hot_counter_locked,
+    many_threads,
     silent_store,
     read_syscall,
     shared_memory,
@@ -368,6 +369,31 @@ fn attaching_leaves_no_trace() {
 #[test]
 fn killing_the_front_end_does_not_matter() {
     kill_front_end("kill", 5);
+}
+
+/// Fewer open files than threads: less is watched, which the report says, and
+/// nothing is harmed.
+#[test]
+fn a_limit_of_open_files_does_not_matter() {
+    let _turn = turn();
+    let program = Case::read("many_threads").build("files");
+    let report = program.with_extension("json");
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -n 60 && exec \"$@\"", "sh"])
+        .arg(env!("CARGO_BIN_EXE_deadheat"))
+        .args(["sample", "--unprivileged"])
+        .arg(format!("--json={}", report.display()))
+        .arg("--")
+        .arg(&program)
+        .arg("3")
+        .env("DEADHEAT_STORE", scratch("store"))
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{told}");
+    let report: Value = serde_json::from_slice(&fs::read(&report).unwrap()).unwrap();
+    let not_checked = report["not_checked"].to_string();
+    assert!(not_checked.contains("open files"), "{not_checked}");
 }
 
 #[test]

@@ -32,6 +32,7 @@ impl Parts {
             table: self.table,
             alarm: wake::Alarm::default(),
             watch: self.watch,
+            running: super::running::Running::default(),
             spaces: HashMap::new(),
             tasks: HashMap::new(),
             next_space: 1,
@@ -58,6 +59,7 @@ impl Parts {
             started: false,
             core_folder: None,
             stopping: false,
+            crowded: false,
             detached: HashSet::new(),
             detaching: false,
             analyser: crate::instruction::Analyser::default(),
@@ -95,6 +97,7 @@ impl Holder {
             Target::Attach(_) => None,
         };
         become_background();
+        super::descriptors::raise_limit();
         wake::prepare()
             .and_then(|()| wake::on(link.descriptor()))
             .map_err(|error| refuse("cannot wait for events", &error))?;
@@ -151,6 +154,19 @@ pub(super) fn become_background() {
         // Where the kernel schedules sessions as groups it is the group's
         // priority that counts. A refusal changes nothing.
         let _ = std::fs::write("/proc/self/autogroup", "-20");
+    }
+}
+
+/// Lets the front end, from which this process was forked, run before the
+/// program: among a hundred threads at work it would get a hundredth of a CPU,
+/// and the holder nothing to plant. It stays behind the holder. A refusal
+/// changes nothing.
+pub(super) fn hurry_front_end() {
+    // SAFETY: plain system calls with integers.
+    unsafe {
+        if let Ok(front) = libc::id_t::try_from(libc::getppid()) {
+            libc::setpriority(libc::PRIO_PROCESS, front, -10);
+        }
     }
 }
 

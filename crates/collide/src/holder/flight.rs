@@ -31,8 +31,12 @@ const LONGER: Duration = Duration::from_micros(250);
 const STANDSTILL: u64 = 10_000;
 /// Bytes of stack that go with a catch.
 const STACK_BYTES: usize = 65536;
-/// With more data breakpoints than this a second access costs as much as a stop.
+/// With more data breakpoints than this a second access costs as much as a
+/// stop, and it pays to know who is on a CPU.
 const MANY: usize = 8;
+/// Threads that begin to be followed in one turn: some tens of microseconds.
+const AT_A_TIME: usize = 2;
+const NO_ROOM: &str = "the limits of open files and locked memory leave no room for data breakpoints of all threads (see `ulimit -n` and `ulimit -l`): some threads were not watched at times";
 /// Hits kept of one flight: one per opposing site is what is reported.
 const MOST_HITS: usize = 4;
 
@@ -283,19 +287,53 @@ impl Holder {
     }
 
     /// The threads that get data breakpoints of their own while this one is
-    /// held, and their spaces. One that sleeps gets none for a short hold: it
-    /// would have to wake up and make its access in some tens of microseconds,
-    /// and setting an event takes as long as the hold.
-    fn others(&self, held: Tid, wait: Duration) -> Vec<(Tid, u32)> {
+    /// held, and their spaces. For a short hold only those that are on a CPU, as
+    /// far as that is known: one that sleeps would have to wake up and make its
+    /// access in some tens of microseconds, and setting an event takes as long
+    /// as the hold.
+    fn others(&mut self, held: Tid, wait: Duration) -> Vec<(Tid, u32)> {
         if self.watch.scope() == watch::Scope::PerCpu {
             return Vec::new();
         }
         self.tasks
             .iter()
             .filter(|(other, _)| **other != held)
-            .filter(|(_, task)| wait > SHORT_HOLD || !task.call.sleeps())
+            .filter(|(other, task)| {
+                wait > SHORT_HOLD
+                    || self
+                        .running
+                        .is_on(**other, || task.call.blocks())
+                        .unwrap_or_else(|| !task.call.sleeps())
+            })
             .map(|(other, task)| (*other, task.space))
             .collect()
+    }
+
+    /// There are threads whose turns are to be followed: in a program of many,
+    /// each of which has data breakpoints of its own.
+    pub(super) fn has_to_follow(&self) -> bool {
+        self.per_second > 0
+            && self.tasks.len() > MANY
+            && self.running.count() < self.tasks.len()
+            && self.flights.is_empty()
+            && self.watch.stays_per_thread()
+    }
+
+    /// Begins to follow the turns of some threads.
+    pub(super) fn follow_threads(&mut self) {
+        if !self.has_to_follow() {
+            return;
+        }
+        let fresh: Vec<Tid> = self
+            .tasks
+            .keys()
+            .copied()
+            .filter(|tid| !self.running.follows(*tid))
+            .take(AT_A_TIME)
+            .collect();
+        for tid in fresh {
+            self.running.follow(tid);
+        }
     }
 
     /// Arms data breakpoints, as many as there are registers for: on every CPU,
@@ -331,6 +369,9 @@ impl Holder {
                     .collect();
                 slots.extend(self.watch.arm(trap, piece.length, &threads, 0));
             }
+        }
+        if self.watch.lacks_room() && !self.notes.iter().any(|note| note == NO_ROOM) {
+            self.notes.push(NO_ROOM.to_string());
         }
         slots
     }

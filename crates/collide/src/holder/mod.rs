@@ -24,10 +24,13 @@ pub mod watch;
 
 mod begin;
 mod core_dump;
+mod descriptors;
 mod flight;
 mod launch;
+mod perf;
 mod plant;
 mod purse;
+mod running;
 mod space;
 mod talk;
 mod task;
@@ -41,6 +44,7 @@ use launch::Launched;
 use plant::BUSY;
 use ptrace::{Change, Registers, Tid};
 use purse::Purse;
+use running::Running;
 use space::{Planted, Space};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -95,6 +99,7 @@ struct Holder {
     table: PlantedTable,
     alarm: Alarm,
     watch: Watchpoints,
+    running: Running,
     spaces: HashMap<u32, Space>,
     tasks: HashMap<Tid, Task>,
     next_space: u32,
@@ -129,6 +134,8 @@ struct Holder {
     started: bool,
     core_folder: Option<String>,
     stopping: bool,
+    /// The program has many threads, and the front end a higher priority.
+    crowded: bool,
     /// Threads that have been seen stopped since everything was removed.
     detached: HashSet<Tid>,
     detaching: bool,
@@ -184,6 +191,7 @@ impl Holder {
             let now = Instant::now();
             self.collect_hits();
             self.end_flights(now);
+            self.follow_threads();
             self.plant_due(now);
             self.plant_crowd(now);
             self.expire(now);
@@ -307,8 +315,13 @@ impl Holder {
             }
         }
         self.drop_flights(|flying| flying == tid);
-        self.watch.forget_thread(tid);
+        self.forget_events(tid);
         self.leave(tid);
+    }
+
+    fn forget_events(&mut self, tid: Tid) {
+        self.watch.forget_thread(tid);
+        self.running.forget(tid);
     }
 
     /// Takes a task off the books; the last one of a space takes the space
@@ -405,7 +418,7 @@ impl Holder {
             .collect();
         self.drop_flights(|flying| others.contains(&flying));
         for other in others {
-            self.watch.forget_thread(other);
+            self.forget_events(other);
             self.leave(other);
         }
         if let Some(space) = self.new_space(tid) {

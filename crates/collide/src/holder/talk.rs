@@ -21,6 +21,9 @@ pub(super) const TELL: Duration = Duration::from_millis(80);
 /// The same while nothing is sampled: only safety is looked at.
 pub(super) const TELL_IDLE: Duration = Duration::from_millis(400);
 
+/// With more threads than this the front end may have to wait for its turn.
+const CROWD: usize = 32;
+
 /// Breakpoints whose time is over may stand this much longer, so that many are
 /// removed at one go.
 const LINGER: Duration = Duration::from_millis(5);
@@ -40,6 +43,10 @@ impl Holder {
         }
         if self.flights.is_empty() {
             self.watch.suit(self.tasks.len());
+        }
+        if !self.crowded && self.tasks.len() > CROWD {
+            self.crowded = true;
+            super::begin::hurry_front_end();
         }
         let ended = std::mem::take(&mut self.ended);
         if !ended.is_empty() {
@@ -138,7 +145,7 @@ impl Holder {
         if let Some(Reverse((expiry, _, _))) = self.expiry.peek() {
             until = until.min(*expiry + LINGER);
         }
-        if !self.crowd.is_empty() {
+        if !self.crowd.is_empty() || self.has_to_follow() {
             until = now;
         }
         let nap = until.saturating_duration_since(now);

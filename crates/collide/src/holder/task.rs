@@ -1,5 +1,6 @@
 //! What `/proc` says about one task.
 
+use super::descriptors;
 use super::ptrace::Tid;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -80,7 +81,9 @@ pub struct SystemCall {
 impl SystemCall {
     pub fn open(tid: Tid) -> SystemCall {
         SystemCall {
-            file: File::open(format!("/proc/{tid}/syscall")).ok(),
+            file: File::open(format!("/proc/{tid}/syscall"))
+                .and_then(descriptors::spare)
+                .ok(),
         }
     }
 
@@ -104,6 +107,11 @@ impl SystemCall {
                     | libc::SYS_rt_sigtimedwait
             )
         })
+    }
+
+    /// Whether the thread is blocked in any call.
+    pub fn blocks(&self) -> bool {
+        self.number().is_some()
     }
 
     /// The system call the thread is blocked in.

@@ -14,11 +14,11 @@
 //! The trap comes after the access, so the instruction pointer is that of the
 //! next instruction (of the instruction itself inside `rep`).
 
+use super::perf::{Attributes, FLAG_DISABLED, FLAG_EXCLUDE_HV, FLAG_EXCLUDE_KERNEL, Ring, open};
 use super::ptrace::Tid;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Debug registers of an x86-64 CPU.
 pub const SLOTS: usize = 4;
@@ -37,40 +37,10 @@ const SAMPLE_REGS_USER: u64 = 1 << 12;
 const SAMPLE_STACK_USER: u64 = 1 << 13;
 const SAMPLE_IDENTIFIER: u64 = 1 << 16;
 const RECORD_SAMPLE: u32 = 9;
-const FLAG_DISABLED: u64 = 1;
-const FLAG_EXCLUDE_KERNEL: u64 = 1 << 5;
-const FLAG_EXCLUDE_HV: u64 = 1 << 6;
-const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 const IOC_DISABLE: libc::Ioctl = 0x2401;
 const IOC_SET_OUTPUT: libc::Ioctl = 0x2405;
 const IOC_ID: libc::Ioctl = 0x8008_2407;
 const IOC_MODIFY_ATTRIBUTES: libc::Ioctl = 0x4008_240b;
-
-/// `struct perf_event_attr` as far as this file uses it (version 5, 112
-/// bytes; the kernel takes any published size).
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Attributes {
-    kind: u32,
-    size: u32,
-    config: u64,
-    sample_period: u64,
-    sample_type: u64,
-    read_format: u64,
-    flags: u64,
-    wakeup_events: u32,
-    bp_type: u32,
-    bp_addr: u64,
-    bp_len: u64,
-    branch_sample_type: u64,
-    sample_regs_user: u64,
-    sample_stack_user: u32,
-    clockid: i32,
-    sample_regs_intr: u64,
-    aux_watermark: u32,
-    sample_max_stack: u16,
-    reserved: u16,
-}
 
 /// Which accesses trap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,94 +102,6 @@ impl Hit {
     /// The kernel made the access, inside a system call of the thread.
     pub fn in_kernel(&self) -> bool {
         self.ip >= 1 << 63
-    }
-}
-
-struct Ring {
-    base: *mut u8,
-    data: usize,
-    size: usize,
-}
-
-impl Ring {
-    fn map(fd: RawFd, pages: usize) -> io::Result<Ring> {
-        let page = 4096;
-        let length = (pages + 1) * page;
-        // SAFETY: a fresh mapping of a perf descriptor; the kernel checks the
-        // length.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd,
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Ring {
-            base: base.cast(),
-            data: page,
-            size: pages * page,
-        })
-    }
-
-    fn head(&self) -> &AtomicU64 {
-        // SAFETY: data_head is at offset 1024 of the first page of the
-        // mapping, which lives as long as `self`.
-        unsafe { &*self.base.add(1024).cast::<AtomicU64>() }
-    }
-
-    fn tail(&self) -> &AtomicU64 {
-        // SAFETY: data_tail follows data_head.
-        unsafe { &*self.base.add(1032).cast::<AtomicU64>() }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.head().load(Ordering::Acquire) == self.tail().load(Ordering::Relaxed)
-    }
-
-    /// Takes every record out; each is given without its header.
-    fn drain(&self, mut each: impl FnMut(u32, &[u8])) {
-        let head = self.head().load(Ordering::Acquire);
-        let mut tail = self.tail().load(Ordering::Relaxed);
-        let mut record = Vec::new();
-        while tail < head {
-            let header = self.copy(tail, 8, &mut record);
-            let kind = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]);
-            let size = usize::from(u16::from_ne_bytes([header[6], header[7]]));
-            if size < 8 {
-                break;
-            }
-            let body = self.copy(tail + 8, size - 8, &mut record);
-            each(kind, body);
-            tail += size as u64;
-        }
-        self.tail().store(head, Ordering::Release);
-    }
-
-    fn copy<'a>(&self, at: u64, length: usize, into: &'a mut Vec<u8>) -> &'a [u8] {
-        into.clear();
-        let start = (at as usize) & (self.size - 1);
-        let first = length.min(self.size - start);
-        // SAFETY: start < size and both pieces end inside the data area; the
-        // kernel does not write behind data_tail, where these bytes are.
-        unsafe {
-            let data = self.base.add(self.data);
-            into.extend_from_slice(std::slice::from_raw_parts(data.add(start), first));
-            into.extend_from_slice(std::slice::from_raw_parts(data, length - first));
-        }
-        into
-    }
-}
-
-impl Drop for Ring {
-    fn drop(&mut self) {
-        // SAFETY: the mapping made by `map`, unmapped once.
-        unsafe { libc::munmap(self.base.cast(), self.data + self.size) };
     }
 }
 
@@ -357,25 +239,6 @@ fn parse(body: &[u8]) -> Option<(u64, Hit)> {
     Some((id, hit))
 }
 
-fn open(attributes: &Attributes, pid: i32, cpu: i32) -> io::Result<OwnedFd> {
-    // SAFETY: perf_event_open reads one perf_event_attr of the size it names
-    // and returns a descriptor that nobody else owns.
-    unsafe {
-        let fd = libc::syscall(
-            libc::SYS_perf_event_open,
-            std::ptr::from_ref(attributes),
-            pid,
-            cpu,
-            -1,
-            PERF_FLAG_FD_CLOEXEC,
-        );
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(OwnedFd::from_raw_fd(fd as RawFd))
-    }
-}
-
 /// How far the events reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
@@ -400,6 +263,7 @@ pub struct Watchpoints {
     /// Events per CPU are allowed and not used yet: with more threads than
     /// this they will be.
     few: Option<usize>,
+    lacks_room: bool,
 }
 
 const CPU_RING_PAGES: usize = 64;
@@ -428,6 +292,7 @@ impl Watchpoints {
             busy: [false; SLOTS],
             usable: [true; SLOTS],
             few: None,
+            lacks_room: false,
         };
         let (answer, report) = super::launch::pipe()?;
         // SAFETY: the holder has one thread.
@@ -561,6 +426,11 @@ impl Watchpoints {
         self.scope
     }
 
+    /// Every thread has its own events and will not share those of the CPUs.
+    pub fn stays_per_thread(&self) -> bool {
+        self.scope == Scope::PerThread && self.few.is_none()
+    }
+
     pub fn sees_kernel(&self) -> bool {
         self.sees_kernel
     }
@@ -654,18 +524,33 @@ impl Watchpoints {
     ) -> io::Result<()> {
         for (tid, address) in threads {
             let attributes = self.attributes(*address, length, trap);
-            let bank = self
-                .threads
-                .entry(*tid)
-                .or_insert_with(|| Bank::new(*tid, -1));
-            match bank.set(slot, &attributes, THREAD_RING_PAGES) {
+            let mut set = self.set_thread(*tid, slot, &attributes);
+            if set.as_ref().is_err_and(is_lack_of_room) {
+                // Those that are not armed can be opened again.
+                self.threads.retain(|_, bank| bank.armed != [false; SLOTS]);
+                set = self.set_thread(*tid, slot, &attributes);
+            }
+            match set {
                 Ok(()) => {}
                 // The thread has just ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) if is_lack_of_room(&error) => self.lacks_room = true,
                 Err(error) => return Err(error),
             }
         }
         Ok(())
+    }
+
+    fn set_thread(&mut self, tid: Tid, slot: usize, attributes: &Attributes) -> io::Result<()> {
+        self.threads
+            .entry(tid)
+            .or_insert_with(|| Bank::new(tid, -1))
+            .set(slot, attributes, THREAD_RING_PAGES)
+    }
+
+    /// Limits of this user kept a thread from being watched.
+    pub fn lacks_room(&self) -> bool {
+        self.lacks_room
     }
 
     fn clear(&mut self, slot: usize) {
@@ -702,6 +587,14 @@ impl Watchpoints {
             .chain(self.threads.values())
             .any(|bank| bank.ring.as_ref().is_some_and(|ring| !ring.is_empty()))
     }
+}
+
+/// Open files, or memory that may be locked, have come to an end.
+fn is_lack_of_room(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::EPERM | libc::ENOMEM)
+    )
 }
 
 fn online_cpus() -> Vec<i32> {
@@ -748,10 +641,5 @@ mod tests {
         let (found, whole) = pieces(0x1001, 32, SLOTS);
         assert_eq!(found.len(), SLOTS);
         assert!(!whole);
-    }
-
-    #[test]
-    fn attributes_have_the_published_size() {
-        assert_eq!(size_of::<Attributes>(), 112);
     }
 }
