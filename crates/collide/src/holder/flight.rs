@@ -31,14 +31,29 @@ const LONGER: Duration = Duration::from_micros(250);
 const STANDSTILL: u64 = 10_000;
 /// Bytes of stack that go with a catch.
 const STACK_BYTES: usize = 65536;
-/// With more data breakpoints than this a second access costs as much as a
-/// stop, and it pays to know who is on a CPU.
+/// With more threads than this it pays to know who is on a CPU, and no more are
+/// watched in a short hold.
 const MANY: usize = 8;
+/// Pieces of an access that are watched in a short hold, which of them is
+/// chance: each is two interrupts of every CPU that the program is on, and
+/// whoever makes the same access runs into any of them.
+const PIECES: usize = 2;
 /// Threads that begin to be followed in one turn: some tens of microseconds.
 const AT_A_TIME: usize = 2;
+/// Threads that begin to be followed after a stop.
+const AFTER_A_STOP: usize = 4;
 const NO_ROOM: &str = "the limits of open files and locked memory leave no room for data breakpoints of all threads (see `ulimit -n` and `ulimit -l`): some threads were not watched at times";
 /// Hits kept of one flight: one per opposing site is what is reported.
 const MOST_HITS: usize = 4;
+
+/// Whoever may collide with a held thread.
+struct Opponents {
+    /// The threads that get data breakpoints of their own, and their spaces;
+    /// none where breakpoints are per CPU.
+    threads: Vec<(Tid, u32)>,
+    /// Pieces of an access that are watched at most.
+    pieces: usize,
+}
 
 pub struct Flight {
     pub tid: Tid,
@@ -164,6 +179,7 @@ impl Holder {
             return None;
         }
         let others = self.others(tid, wait);
+        self.to_follow = AFTER_A_STOP;
         let mut watched = vec![self.watch(&others, pick.site, *file, operand, views)?];
         if let Some(next) = pick.next {
             let registers = RegisterFile {
@@ -172,7 +188,6 @@ impl Holder {
             };
             let code = &next.bytes[..usize::from(next.length)];
             if let Some(operand) = self.operand(code, pick.frame, &registers)
-                && others.len() <= MANY
                 && !watched[0].overlaps(&operand)
                 && self.watch.free(trap(&operand)) > 0
                 && let Some(views) = self.views(space_id, &operand, now)
@@ -236,7 +251,7 @@ impl Holder {
 
     fn watch(
         &mut self,
-        others: &[(Tid, u32)],
+        others: &Opponents,
         site: u32,
         registers: RegisterFile,
         operand: Operand,
@@ -286,37 +301,48 @@ impl Holder {
         self.short * part / 1024
     }
 
-    /// The threads that get data breakpoints of their own while this one is
-    /// held, and their spaces. For a short hold only those that are on a CPU, as
-    /// far as that is known: one that sleeps would have to wake up and make its
-    /// access in some tens of microseconds, and setting an event takes as long
-    /// as the hold.
-    fn others(&mut self, held: Tid, wait: Duration) -> Vec<(Tid, u32)> {
+    /// Who is watched while this thread is held. For a short hold only those
+    /// that are on a CPU, as far as that is known: one that sleeps would have to wake up and make its access in some tens of
+    /// microseconds, and setting an event takes as long as the hold. If it is
+    /// not known who of many is there, chance decides.
+    fn others(&mut self, held: Tid, wait: Duration) -> Opponents {
+        let mut others = Opponents {
+            threads: Vec::new(),
+            pieces: if wait > SHORT_HOLD {
+                watch::SLOTS
+            } else {
+                PIECES
+            },
+        };
         if self.watch.scope() == watch::Scope::PerCpu {
-            return Vec::new();
+            return others;
         }
-        self.tasks
-            .iter()
-            .filter(|(other, _)| **other != held)
-            .filter(|(other, task)| {
-                wait > SHORT_HOLD
-                    || self
-                        .running
-                        .is_on(**other, || task.call.blocks())
-                        .unwrap_or_else(|| !task.call.sleeps())
-            })
-            .map(|(other, task)| (*other, task.space))
-            .collect()
+        let many = self.tasks.len() > MANY;
+        for (other, task) in self.tasks.iter().filter(|(other, _)| **other != held) {
+            let may_collide = wait > SHORT_HOLD
+                || self
+                    .running
+                    .is_on(*other, || task.call.blocks())
+                    .filter(|_| many)
+                    .unwrap_or_else(|| !task.call.sleeps());
+            if may_collide {
+                others.threads.push((*other, task.space));
+            }
+        }
+        while wait <= SHORT_HOLD && others.threads.len() > MANY {
+            let left_out = self.random() % others.threads.len() as u64;
+            others.threads.swap_remove(left_out as usize);
+        }
+        others
     }
 
-    /// There are threads whose turns are to be followed: in a program of many,
-    /// each of which has data breakpoints of its own.
+    /// There are threads whose turns are to be followed.
     pub(super) fn has_to_follow(&self) -> bool {
-        self.per_second > 0
+        self.to_follow > 0
             && self.tasks.len() > MANY
             && self.running.count() < self.tasks.len()
             && self.flights.is_empty()
-            && self.watch.stays_per_thread()
+            && self.can_follow
     }
 
     /// Begins to follow the turns of some threads.
@@ -329,8 +355,9 @@ impl Holder {
             .keys()
             .copied()
             .filter(|tid| !self.running.follows(*tid))
-            .take(AT_A_TIME)
+            .take(AT_A_TIME.min(self.to_follow))
             .collect();
+        self.to_follow -= fresh.len();
         for tid in fresh {
             self.running.follow(tid);
         }
@@ -338,19 +365,18 @@ impl Holder {
 
     /// Arms data breakpoints, as many as there are registers for: on every CPU,
     /// or in the `others`.
-    fn arm(
-        &mut self,
-        others: &[(Tid, u32)],
-        operand: &Operand,
-        views: &[(u32, u64)],
-    ) -> Vec<usize> {
+    fn arm(&mut self, others: &Opponents, operand: &Operand, views: &[(u32, u64)]) -> Vec<usize> {
         let trap = trap(operand);
         let per_cpu = self.watch.scope() == watch::Scope::PerCpu;
         let mut addresses: Vec<u64> = views.iter().map(|(_, address)| *address).collect();
         addresses.sort_unstable();
         addresses.dedup();
-        let free = self.watch.free(trap);
-        let (pieces, _) = watch::pieces(operand.address, operand.size, free);
+        let mut pieces = watch::pieces(operand.address, operand.size);
+        let most = self.watch.free(trap).min(others.pieces);
+        while pieces.len() > most {
+            let left_out = self.random() % pieces.len() as u64;
+            pieces.swap_remove(left_out as usize);
+        }
         let mut slots = Vec::new();
         for piece in pieces {
             let offset = piece.address - operand.address;
@@ -361,6 +387,7 @@ impl Holder {
                 }
             } else {
                 let threads: Vec<(Tid, u64)> = others
+                    .threads
                     .iter()
                     .filter_map(|(other, space)| {
                         let (_, address) = views.iter().find(|(id, _)| id == space)?;

@@ -44,7 +44,7 @@ use launch::Launched;
 use plant::BUSY;
 use ptrace::{Change, Registers, Tid};
 use purse::Purse;
-use running::Running;
+use running::{Running, Switching};
 use space::{Planted, Space};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, HashSet, VecDeque};
@@ -100,6 +100,11 @@ struct Holder {
     alarm: Alarm,
     watch: Watchpoints,
     running: Running,
+    switching: Switching,
+    last_looked: Instant,
+    can_follow: bool,
+    /// Threads that may still begin to be followed after the last stop.
+    to_follow: usize,
     spaces: HashMap<u32, Space>,
     tasks: HashMap<Tid, Task>,
     next_space: u32,
@@ -322,6 +327,7 @@ impl Holder {
     fn forget_events(&mut self, tid: Tid) {
         self.watch.forget_thread(tid);
         self.running.forget(tid);
+        self.switching.forget(tid);
     }
 
     /// Takes a task off the books; the last one of a space takes the space

@@ -8,14 +8,22 @@
 //! event that counts nothing and records when its turns begin and end
 //! (`PERF_RECORD_SWITCH`), which needs no rights; its newest record is one load
 //! away and says where the thread is now.
+//!
+//! A record costs the program some tenths of a microsecond, and so does every
+//! event that a thread has, armed or not, at the beginning and end of each turn.
+//! So it is looked at now and then how often the threads take turns
+//! (`Switching`), and a program in which they do all the time is treated with
+//! more care.
 
 use super::perf::{
     Attributes, FLAG_CONTEXT_SWITCH, FLAG_EXCLUDE_HV, FLAG_EXCLUDE_KERNEL, Ring, open,
 };
 use super::ptrace::Tid;
+use super::task;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Instant;
 
 const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_DUMMY: u64 = 9;
@@ -91,11 +99,60 @@ impl Running {
     }
 }
 
+/// How often the threads of the program take turns.
+#[derive(Default)]
+pub struct Switching {
+    threads: HashMap<Tid, Seen>,
+}
+
+struct Seen {
+    at: Instant,
+    switches: u64,
+    per_second: f64,
+}
+
+/// Threads looked at: some hundred microseconds.
+const LOOKED_AT: usize = 16;
+
+impl Switching {
+    /// Looks at some of the threads, the same as last time as far as they are
+    /// still there.
+    pub fn look(&mut self, threads: impl Iterator<Item = Tid>, now: Instant) {
+        let mut threads: Vec<Tid> = threads.collect();
+        threads.sort_unstable_by_key(|tid| !self.threads.contains_key(tid));
+        for tid in threads.into_iter().take(LOOKED_AT) {
+            let Some(switches) = task::switches(tid) else {
+                continue;
+            };
+            let seen = self.threads.entry(tid).or_insert(Seen {
+                at: now,
+                switches,
+                per_second: 0.0,
+            });
+            let passed = now.duration_since(seen.at).as_secs_f64();
+            if passed > 0.0 {
+                seen.per_second = switches.saturating_sub(seen.switches) as f64 / passed;
+                (seen.at, seen.switches) = (now, switches);
+            }
+        }
+    }
+
+    pub fn forget(&mut self, tid: Tid) {
+        self.threads.remove(&tid);
+    }
+
+    /// Turns per second of a program of so many threads, by those looked at.
+    pub fn per_second(&self, threads: usize) -> f64 {
+        let known: f64 = self.threads.values().map(|seen| seen.per_second).sum();
+        known * threads as f64 / self.threads.len().max(1) as f64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     /// Sleeps, then spins, and says so.
     #[test]
@@ -145,5 +202,23 @@ mod tests {
             end.store(true, Ordering::Relaxed);
             assert!(slept && span, "slept {slept}, span {span}");
         });
+    }
+
+    #[test]
+    fn turns_are_counted() {
+        // SAFETY: takes no argument.
+        let tid = unsafe { libc::gettid() };
+        let mut switching = Switching::default();
+        let begun = Instant::now();
+        switching.look([tid].into_iter(), begun);
+        assert_eq!(switching.per_second(1), 0.0);
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        switching.look([tid].into_iter(), begun + Duration::from_secs(1));
+        // Each sleep ended a turn; of a thread that nobody has looked at the
+        // same is believed.
+        assert!(switching.per_second(1) >= 20.0);
+        assert!(switching.per_second(2) >= 40.0);
     }
 }

@@ -2,6 +2,7 @@
 //! long it may sleep.
 
 use super::ptrace::Tid;
+use super::running::Running;
 use super::space::Space;
 use super::watch::Scope;
 use super::{Holder, ptrace, task, wake};
@@ -21,6 +22,16 @@ pub(super) const TELL: Duration = Duration::from_millis(80);
 /// The same while nothing is sampled: only safety is looked at.
 pub(super) const TELL_IDLE: Duration = Duration::from_millis(400);
 
+/// How often it is looked at how many turns the threads take.
+const LOOK_AT_SWITCHES: Duration = Duration::from_millis(400);
+
+/// Turns per second from which on events that stay open cost the program more
+/// than opening them for each sample: half a microsecond each.
+const HECTIC: f64 = 40_000.0;
+
+/// Turns per second up to which recording them is cheap enough.
+const CALM: f64 = 10_000.0;
+
 /// With more threads than this the front end may have to wait for its turn.
 const CROWD: usize = 32;
 
@@ -34,7 +45,8 @@ pub(super) const LETTING_GO: Duration = Duration::from_secs(10);
 
 impl Holder {
     pub(super) fn tell(&mut self, all: bool) {
-        self.last_told = Instant::now();
+        let now = Instant::now();
+        self.last_told = now;
         // In case the news of them came when nobody slept.
         self.obey();
         self.keep_safe(self.last_told);
@@ -42,7 +54,7 @@ impl Holder {
             self.learn_abilities();
         }
         if self.flights.is_empty() {
-            self.watch.suit(self.tasks.len());
+            self.suit_events(now);
         }
         if !self.crowded && self.tasks.len() > CROWD {
             self.crowded = true;
@@ -63,6 +75,21 @@ impl Holder {
         });
         if all {
             self.link.flush();
+        }
+    }
+
+    /// Makes data breakpoints, and knowing who is on a CPU, suit the program.
+    fn suit_events(&mut self, now: Instant) {
+        let threads = self.tasks.len();
+        if self.per_second > 0 && now.duration_since(self.last_looked) >= LOOK_AT_SWITCHES {
+            self.last_looked = now;
+            self.switching.look(self.tasks.keys().copied(), now);
+        }
+        let switches = self.switching.per_second(threads);
+        self.watch.suit(threads, switches > HECTIC);
+        self.can_follow = switches < CALM && self.watch.stays_per_thread(threads);
+        if !self.can_follow {
+            self.running = Running::default();
         }
     }
 

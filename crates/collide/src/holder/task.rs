@@ -25,6 +25,15 @@ fn status_field(tid: Tid, field: &str) -> Option<String> {
     Some(line[field.len()..].trim().to_string())
 }
 
+/// How often a thread has given up its CPU or been pushed aside.
+pub fn switches(tid: Tid) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    text.lines()
+        .filter_map(|line| line.split_once("voluntary_ctxt_switches:"))
+        .map(|(_, count)| count.trim().parse::<u64>().ok())
+        .sum()
+}
+
 /// SIGTRAP has been raised and not been taken yet.
 pub fn trap_pending(tid: Tid) -> bool {
     has_trap(tid, "SigPnd:")

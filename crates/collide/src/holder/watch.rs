@@ -58,9 +58,8 @@ pub struct Piece {
 }
 
 /// Cuts an access into pieces of 1, 2, 4 or 8 aligned bytes, as few as
-/// possible, and keeps the `limit` longest. The second answer says whether
-/// that is all of it.
-pub fn pieces(address: u64, size: u64, limit: usize) -> (Vec<Piece>, bool) {
+/// possible.
+pub fn pieces(address: u64, size: u64) -> Vec<Piece> {
     let end = address.saturating_add(size);
     let mut at = address;
     let mut pieces = Vec::new();
@@ -75,10 +74,7 @@ pub fn pieces(address: u64, size: u64, limit: usize) -> (Vec<Piece>, bool) {
         });
         at += length;
     }
-    let whole = pieces.len() <= limit;
-    pieces.sort_by_key(|piece| (std::cmp::Reverse(piece.length), piece.address));
-    pieces.truncate(limit);
-    (pieces, whole)
+    pieces
 }
 
 /// A hit of a data breakpoint.
@@ -263,6 +259,8 @@ pub struct Watchpoints {
     /// Events per CPU are allowed and not used yet: with more threads than
     /// this they will be.
     few: Option<usize>,
+    /// Events of threads do not stay open.
+    hectic: bool,
     lacks_room: bool,
 }
 
@@ -292,6 +290,7 @@ impl Watchpoints {
             busy: [false; SLOTS],
             usable: [true; SLOTS],
             few: None,
+            hectic: false,
             lacks_room: false,
         };
         let (answer, report) = super::launch::pipe()?;
@@ -372,16 +371,29 @@ impl Watchpoints {
         true
     }
 
-    /// Goes over to events per CPU, if they are allowed, when the program has
-    /// more threads than events of their own are good for. To be called while
-    /// no slot is in use.
-    pub fn suit(&mut self, threads: usize) {
-        if self.busy == [false; SLOTS] && self.few.is_some_and(|few| threads > few) {
+    /// Makes the events suit a program of so many threads, which take turns all
+    /// the time or do not (`hectic`). With more threads than events of their own
+    /// are good for, or if turns would become dearer by them, the events of CPUs
+    /// are used if that is allowed; else those of threads are closed after every
+    /// sample of a hectic program. To be called while no slot is in use.
+    pub fn suit(&mut self, threads: usize, hectic: bool) {
+        if self.busy != [false; SLOTS] {
+            return;
+        }
+        if self.few.is_some_and(|few| hectic || threads > few) {
             self.few = None;
             // They hold the registers that the others need.
             self.threads.clear();
             self.scope = Scope::PerCpu;
             self.open_on_cpus();
+        }
+        self.hectic = hectic;
+        self.tidy();
+    }
+
+    fn tidy(&mut self) {
+        if self.hectic && self.busy == [false; SLOTS] {
+            self.threads.clear();
         }
     }
 
@@ -426,9 +438,9 @@ impl Watchpoints {
         self.scope
     }
 
-    /// Every thread has its own events and will not share those of the CPUs.
-    pub fn stays_per_thread(&self) -> bool {
-        self.scope == Scope::PerThread && self.few.is_none()
+    /// So many threads have events of their own and will keep them.
+    pub fn stays_per_thread(&self, threads: usize) -> bool {
+        self.scope == Scope::PerThread && self.few.is_none_or(|few| threads <= few)
     }
 
     pub fn sees_kernel(&self) -> bool {
@@ -567,6 +579,7 @@ impl Watchpoints {
     /// Makes a disarmed and drained slot available again.
     pub fn release(&mut self, slot: usize) {
         self.busy[slot] = false;
+        self.tidy();
     }
 
     pub fn forget_thread(&mut self, tid: Tid) {
@@ -617,8 +630,7 @@ mod tests {
     use super::*;
 
     fn lengths(address: u64, size: u64) -> Vec<(u64, u64)> {
-        let (pieces, whole) = pieces(address, size, SLOTS);
-        assert!(whole);
+        let pieces = pieces(address, size);
         pieces.iter().map(|p| (p.address, p.length)).collect()
     }
 
@@ -631,15 +643,8 @@ mod tests {
 
     #[test]
     fn unaligned_and_wide_accesses_take_more() {
-        assert_eq!(lengths(0x1003, 4), [(0x1004, 2), (0x1003, 1), (0x1006, 1)]);
+        assert_eq!(lengths(0x1003, 4), [(0x1003, 1), (0x1004, 2), (0x1006, 1)]);
         assert_eq!(lengths(0x1000, 16), [(0x1000, 8), (0x1008, 8)]);
-        assert_eq!(lengths(0x1004, 16), [(0x1008, 8), (0x1004, 4), (0x1010, 4)]);
-    }
-
-    #[test]
-    fn what_does_not_fit_is_said() {
-        let (found, whole) = pieces(0x1001, 32, SLOTS);
-        assert_eq!(found.len(), SLOTS);
-        assert!(!whole);
+        assert_eq!(lengths(0x1004, 16), [(0x1004, 4), (0x1008, 8), (0x1010, 4)]);
     }
 }
