@@ -226,6 +226,7 @@ fn start_holder(options: &Options) -> io::Result<(i32, Link, Warden)> {
     let settings = Settings {
         target: options.target.clone(),
         per_thread: options.per_thread,
+        front: std::process::id(),
     };
     // SAFETY: this process has one thread (see `run`), so the child is a
     // complete copy and may do anything.

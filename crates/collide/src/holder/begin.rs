@@ -16,6 +16,7 @@ pub(super) struct Parts {
     pub(super) watch: Watchpoints,
     pub(super) launched: Option<Launched>,
     pub(super) attached: Vec<i32>,
+    pub(super) front: u32,
 }
 
 pub(super) type Refusal = (i32, String);
@@ -63,6 +64,7 @@ impl Parts {
             started: false,
             core_folder: None,
             stopping: false,
+            front: self.front,
             crowded: false,
             detached: HashSet::new(),
             detaching: false,
@@ -123,6 +125,7 @@ impl Holder {
             watch,
             launched,
             attached,
+            front: settings.front,
         })
     }
 }
@@ -161,14 +164,14 @@ pub(super) fn become_background() {
     }
 }
 
-/// Lets the front end, from which this process was forked, run before the
-/// program: among a hundred threads at work it would get a hundredth of a CPU,
-/// and the holder nothing to plant. It stays behind the holder. A refusal
-/// changes nothing.
-pub(super) fn hurry_front_end() {
-    // SAFETY: plain system calls with integers.
+/// Lets the front end run before the program: among a hundred threads at work
+/// it would get a hundredth of a CPU, and the holder nothing to plant. It stays
+/// behind the holder. A refusal changes nothing.
+pub(super) fn hurry_front_end(front: u32) {
+    // SAFETY: plain system calls with integers. Who is the parent of this
+    // process cannot have ended and left its number to another.
     unsafe {
-        if let Ok(front) = libc::id_t::try_from(libc::getppid()) {
+        if libc::getppid() as u32 == front {
             libc::setpriority(libc::PRIO_PROCESS, front, -10);
         }
     }

@@ -302,9 +302,10 @@ impl Holder {
     }
 
     /// Who is watched while this thread is held. For a short hold only those
-    /// that are on a CPU, as far as that is known: one that sleeps would have to wake up and make its access in some tens of
-    /// microseconds, and setting an event takes as long as the hold. If it is
-    /// not known who of many is there, chance decides.
+    /// that are on a CPU, as far as that is known: one that sleeps would have to
+    /// wake up and make its access in some tens of microseconds, and setting an
+    /// event takes as long as the hold. If it is not known who of many is there,
+    /// chance decides.
     fn others(&mut self, held: Tid, wait: Duration) -> Opponents {
         let mut others = Opponents {
             threads: Vec::new(),

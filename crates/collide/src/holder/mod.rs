@@ -67,6 +67,8 @@ pub struct Settings {
     pub target: Target,
     /// Use data breakpoints per thread even if per CPU is allowed.
     pub per_thread: bool,
+    /// The process number of the front end.
+    pub front: u32,
 }
 
 struct Task {
@@ -139,6 +141,8 @@ struct Holder {
     started: bool,
     core_folder: Option<String>,
     stopping: bool,
+    /// The process number of the front end.
+    front: u32,
     /// The program has many threads, and the front end a higher priority.
     crowded: bool,
     /// Threads that have been seen stopped since everything was removed.

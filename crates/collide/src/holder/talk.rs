@@ -58,7 +58,7 @@ impl Holder {
         }
         if !self.crowded && self.tasks.len() > CROWD {
             self.crowded = true;
-            super::begin::hurry_front_end();
+            super::begin::hurry_front_end(self.front);
         }
         let ended = std::mem::take(&mut self.ended);
         if !ended.is_empty() {
