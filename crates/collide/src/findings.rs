@@ -208,7 +208,7 @@ impl Findings {
         if unknown {
             race.labels.push(labels::UNKNOWN_WRITER.into());
             race.explanation = Some(
-                "the value changed while the thread stood before its access; who wrote it was not seen (another mapping of the memory, another process, the kernel, a device, or no debug register was free)"
+                "the value changed while the thread stood before its access; who wrote it was not seen (another mapping of the memory, another process, the kernel, a device, a thread that came onto a CPU in this moment, or no debug register was free)"
                     .into(),
             );
         }

@@ -1,20 +1,23 @@
-// A counter that 64 threads on fewer CPUs update without a lock, sampled with
+// 64 threads on fewer CPUs add to cells of a table without a lock, sampled with
 // data breakpoints of each thread's own.
-// EXPECT: race tag=hot
+// EXPECT: race tag=cell
 // ARGS: 4
 // OPTIONS: --unprivileged
 #include "threads.h"
 
-long counter;
+long cells[16];
 
-__attribute__((noinline)) static void add(void) {
-  counter = counter * 3 + 1; // RACE hot
+__attribute__((noinline)) static void add(unsigned cell, long what) {
+  cells[cell] += what; // RACE cell
 }
 
 static void *work(void *arg) {
+  unsigned long state = (unsigned long)arg;
   while (running())
-    for (int i = 0; i < 1000; i++)
-      add();
+    for (int i = 0; i < 1000; i++) {
+      state = state * 6364136223846793005 + 1442695040888963407;
+      add(state >> 60, i);
+    }
   return arg;
 }
 
