@@ -103,7 +103,6 @@ struct Holder {
     watch: Watchpoints,
     running: Running,
     switching: Switching,
-    last_looked: Instant,
     can_follow: bool,
     /// Threads that may still begin to be followed after the last stop.
     to_follow: usize,
@@ -141,10 +140,8 @@ struct Holder {
     started: bool,
     core_folder: Option<String>,
     stopping: bool,
-    /// The process number of the front end.
-    front: u32,
-    /// The program has many threads, and the front end a higher priority.
-    crowded: bool,
+    /// The front end, until it has been given a higher priority.
+    front: Option<u32>,
     /// Threads that have been seen stopped since everything was removed.
     detached: HashSet<Tid>,
     detaching: bool,

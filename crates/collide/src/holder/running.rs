@@ -23,7 +23,7 @@ use super::task;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_DUMMY: u64 = 9;
@@ -103,6 +103,7 @@ impl Running {
 #[derive(Default)]
 pub struct Switching {
     threads: HashMap<Tid, Seen>,
+    looked: Option<Instant>,
 }
 
 struct Seen {
@@ -113,11 +114,18 @@ struct Seen {
 
 /// Threads looked at: some hundred microseconds.
 const LOOKED_AT: usize = 16;
+/// And how often.
+const LOOKS_APART: Duration = Duration::from_millis(400);
 
 impl Switching {
     /// Looks at some of the threads, the same as last time as far as they are
-    /// still there.
+    /// still there, unless the last look is not long ago.
     pub fn look(&mut self, threads: impl Iterator<Item = Tid>, now: Instant) {
+        let soon = |looked| now.duration_since(looked) < LOOKS_APART;
+        if self.looked.is_some_and(soon) {
+            return;
+        }
+        self.looked = Some(now);
         let mut threads: Vec<Tid> = threads.collect();
         threads.sort_unstable_by_key(|tid| !self.threads.contains_key(tid));
         for tid in threads.into_iter().take(LOOKED_AT) {
@@ -152,7 +160,6 @@ impl Switching {
 mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-    use std::time::Duration;
 
     /// Sleeps, then spins, and says so.
     #[test]

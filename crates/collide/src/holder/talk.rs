@@ -22,9 +22,6 @@ pub(super) const TELL: Duration = Duration::from_millis(80);
 /// The same while nothing is sampled: only safety is looked at.
 pub(super) const TELL_IDLE: Duration = Duration::from_millis(400);
 
-/// How often it is looked at how many turns the threads take.
-const LOOK_AT_SWITCHES: Duration = Duration::from_millis(400);
-
 /// Turns per second from which on events that stay open cost the program more
 /// than opening them for each sample: half a microsecond each.
 const HECTIC: f64 = 40_000.0;
@@ -56,9 +53,10 @@ impl Holder {
         if self.flights.is_empty() {
             self.suit_events(now);
         }
-        if !self.crowded && self.tasks.len() > CROWD {
-            self.crowded = true;
-            super::begin::hurry_front_end(self.front);
+        if self.tasks.len() > CROWD
+            && let Some(front) = self.front.take()
+        {
+            super::begin::hurry_front_end(front);
         }
         let ended = std::mem::take(&mut self.ended);
         if !ended.is_empty() {
@@ -81,8 +79,7 @@ impl Holder {
     /// Makes data breakpoints, and knowing who is on a CPU, suit the program.
     fn suit_events(&mut self, now: Instant) {
         let threads = self.tasks.len();
-        if self.per_second > 0 && now.duration_since(self.last_looked) >= LOOK_AT_SWITCHES {
-            self.last_looked = now;
+        if self.per_second > 0 {
             self.switching.look(self.tasks.keys().copied(), now);
         }
         let switches = self.switching.per_second(threads);
