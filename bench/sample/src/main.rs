@@ -121,10 +121,11 @@ fn main() -> ExitCode {
             let program = (children_cpu() - totals.holder_cpu).max(0.0);
             let each = |seconds: f64| seconds * 1e6 / totals.fired.max(1) as f64;
             println!(
-                "wall={wall:.4} cpu={program:.4} samples={} fired={} bounced={} rate={:.1} races={} catches={} holder={:.4} front={:.4} stopped={:.4} us_stopped={:.1} us_holder={:.1} status={} {}",
+                "wall={wall:.4} cpu={program:.4} samples={} fired={} bounced={} armed={} rate={:.1} races={} catches={} holder={:.4} front={:.4} stopped={:.4} us_stopped={:.1} us_holder={:.1} status={} {}",
                 totals.samples,
                 totals.fired,
                 totals.bounced,
+                totals.armed,
                 totals.samples as f64 / totals.seconds.max(1e-9),
                 finished.report.races.len(),
                 totals.catches,

@@ -5,8 +5,9 @@
 //! stopped, the CPU time of holder and front end that was not spent while a
 //! thread was stopped anyway, and the traps. Time stopped counts in full, as
 //! if everybody had waited, because at a lock or barrier everybody does. Long
-//! waits, which end early when nobody makes progress, are divided by the number
-//! of CPUs the program keeps busy. Waits, at code that runs rarely enough to
+//! waits, which end early when nobody makes progress, and holds in which another
+//! thread is let run are divided by the number of CPUs the program keeps busy.
+//! Waits, at code that runs rarely enough to
 //! earn more than the short hold, have a share of their own, which the holder
 //! keeps (`holder::purse`).
 //! The pace follows what the rest costs, in what the waits have left.
@@ -29,6 +30,8 @@ pub struct Interval {
     pub tool_cpu: f64,
     /// Seconds threads were stopped, without what follows.
     pub short_stops: f64,
+    /// Seconds threads were stopped while another ran in the holder's place.
+    pub naps: f64,
     /// Seconds threads were held for longer, up to a millisecond.
     pub middle_stops: f64,
     /// Seconds threads were held longer than a millisecond.
@@ -37,6 +40,8 @@ pub struct Interval {
     pub traps: u64,
     /// Breakpoints run into when another thread was being held at them.
     pub bounced: u64,
+    /// Data breakpoints set on other CPUs.
+    pub armed: u64,
     pub samples: u64,
     /// CPU seconds the program used.
     pub program_cpu: f64,
@@ -44,10 +49,13 @@ pub struct Interval {
 }
 
 /// CPU seconds that a trap costs the program beyond the time its thread is seen
-/// to be stopped: entry and signal, the interrupts that set and clear data
-/// breakpoints in the others, caches that the holder has used meanwhile.
-/// Measured as CPU time of compressors, with sampling and without.
-const TRAP: f64 = 80e-6;
+/// to be stopped: entry and signal, caches that the holder has used meanwhile,
+/// a CPU that stands idle until threads are spread again. Measured as the loss
+/// of compressors and of threads that take locks, with sampling and without.
+const TRAP: f64 = 60e-6;
+/// CPU seconds that a data breakpoint takes from the CPU it is set on: two
+/// interrupts. Measured with a thread that looks at the clock all the time.
+const ARM: f64 = 25e-6;
 /// The same for a thread that comes second to a breakpoint and is sent on:
 /// measured with 64 threads, of which three do for every one that is held.
 const BOUNCE: f64 = 40e-6;
@@ -106,9 +114,12 @@ impl Controller {
         }
         let parallel = (interval.program_cpu / interval.seconds).max(1.0);
         let waits = (interval.middle_stops + interval.long_stops / parallel) / interval.seconds;
-        let cpu =
-            interval.tool_cpu + interval.traps as f64 * TRAP + interval.bounced as f64 * BOUNCE;
-        let rest = (interval.short_stops + cpu / interval.cpus.max(1.0)) / interval.seconds;
+        let cpu = interval.tool_cpu
+            + interval.traps as f64 * TRAP
+            + interval.armed as f64 * ARM
+            + interval.bounced as f64 * BOUNCE;
+        let stops = interval.short_stops + interval.naps / parallel;
+        let rest = (stops + cpu / interval.cpus.max(1.0)) / interval.seconds;
         // Averages over about a second; at the beginning over what there is.
         self.age += interval.seconds;
         let weight = (interval.seconds / self.age.min(1.0)).min(1.0);

@@ -199,9 +199,16 @@ impl Analyser {
 
     /// Whether what `later` touches can be told before the instructions between
     /// are executed: none of them changes its address, moves the stack pointer
-    /// or synchronises.
+    /// or synchronises. And whether it is worth it: not if the first of them
+    /// touches the same.
     pub fn foretells(&mut self, between: &[Instruction], later: &Instruction) -> bool {
-        if later.is_string_instruction() {
+        let touches_the_same = between.first().is_some_and(|first| {
+            first.memory_base() == later.memory_base()
+                && first.memory_index() == later.memory_index()
+                && first.memory_index_scale() == later.memory_index_scale()
+                && first.memory_displacement64() == later.memory_displacement64()
+        });
+        if touches_the_same || later.is_string_instruction() {
             return false;
         }
         let needed = [
@@ -388,6 +395,8 @@ mod tests {
         assert!(!foretold(&[store, &[0x48, 0x87, 0x1e], load]), "xchg");
         assert!(!foretold(&[store, &[0x50], load]), "push moves the stack");
         assert!(!foretold(&[store, &[0xa4]]), "movsb");
+        let read: &[u8] = &[0x48, 0x8b, 0x18]; // mov rbx, [rax]
+        assert!(!foretold(&[read, store]), "the same place");
     }
 
     #[test]

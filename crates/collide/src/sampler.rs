@@ -17,7 +17,7 @@
 //! paper: a picked location holds its breakpoint until it is executed.
 
 use crate::sampling_set::CodeSite;
-use crate::wire::{Ended, NextSite, Outcome, Pick, Purpose};
+use crate::wire::{Ended, ForetoldSite, MOST_FORETOLD, Outcome, Pick, Purpose};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -243,7 +243,13 @@ impl Sampler {
         let which = (self.random() % count as u64) as usize;
         let instance = &self.modules[module].instances[which];
         let (space, bias) = (instance.space, instance.bias);
-        let next = self.next_site(site, bias);
+        let wanted = site;
+        let site = match purpose {
+            // By chance: it may also be reached by a jump to it.
+            Purpose::Live if self.random().is_multiple_of(2) => self.foretelling(site),
+            _ => site,
+        };
+        let foretold = self.foretold(site, wanted, bias);
         let state = &mut self.sites[site as usize];
         // Live picks may wait in line for one site: a hot one is free again
         // before the news of it arrive here.
@@ -267,22 +273,40 @@ impl Sampler {
             delay: state.delay,
             length: state.code.length,
             bytes: state.code.bytes,
-            next,
+            foretold,
         })
     }
 
-    fn next_site(&self, site: u32, bias: u64) -> Option<NextSite> {
-        let next = self
-            .sites
-            .get(site as usize + 1)
-            .filter(|_| self.sites[site as usize].code.foretells)
-            .filter(|next| next.temperature != Temperature::Banned)?;
-        Some(NextSite {
-            site: site + 1,
-            address: next.code.address.wrapping_add(bias),
-            length: next.code.length,
-            bytes: next.code.bytes,
-        })
+    /// The first live site from which this one can be watched.
+    fn foretelling(&self, site: u32) -> u32 {
+        let before = |back: u32| &self.sites[(site - back) as usize];
+        (1..=u8::BITS.min(site))
+            .take_while(|back| before(*back).code.falls_through)
+            .filter(|back| before(*back).code.foretells & 1 << (back - 1) != 0)
+            .filter(|back| before(*back).temperature == Temperature::Live)
+            .last()
+            .map_or(site, |back| site - back)
+    }
+
+    /// The sites that can be watched from this one, `wanted` first.
+    fn foretold(&self, site: u32, wanted: u32, bias: u64) -> [Option<ForetoldSite>; MOST_FORETOLD] {
+        let foretells = self.sites[site as usize].code.foretells;
+        let told = (0..u8::BITS)
+            .filter(|ahead| foretells & 1 << ahead != 0)
+            .map(|ahead| site + 1 + ahead);
+        let first = told.clone().filter(|later| *later == wanted);
+        let mut told = first
+            .chain(told.filter(|later| *later != wanted))
+            .filter_map(|later| {
+                let state = self.sites.get(later as usize)?;
+                (state.temperature != Temperature::Banned).then_some(ForetoldSite {
+                    site: later,
+                    address: state.code.address.wrapping_add(bias),
+                    length: state.code.length,
+                    bytes: state.code.bytes,
+                })
+            });
+        std::array::from_fn(|_| told.next())
     }
 
     /// Live picks, `count` of them if there are as many. Every second one is
@@ -502,7 +526,7 @@ mod tests {
                 length: 4,
                 frame: false,
                 falls_through: false,
-                foretells: false,
+                foretells: 0,
                 bytes: [0x90; 15],
             })
             .collect();
@@ -520,6 +544,7 @@ mod tests {
             outcome,
             stopped: 1000,
             waited: 0,
+            napped: 0,
             stalled: false,
         }
     }
@@ -638,17 +663,24 @@ mod tests {
     }
 
     #[test]
-    fn a_site_goes_along_with_the_one_before_unless_it_is_banned() {
-        let mut sampler = sampler(3);
-        sampler.sites[0].code.foretells = true;
+    fn sites_go_along_with_the_one_before_unless_they_are_banned() {
+        let mut sampler = sampler(8);
+        let told = |pick: &Pick| {
+            let sites = pick.foretold.iter().flatten();
+            sites.map(|site| site.site).collect::<Vec<_>>()
+        };
+        // The first can tell of the second, the fourth and three more, the last
+        // of what is not there.
+        sampler.sites[0].code.foretells = 0b11_1101;
+        sampler.sites[7].code.foretells = 1;
         let picks = sampler.sweep_picks(10);
         let first = picks.iter().find(|pick| pick.site == 0).unwrap();
-        let next = first.next.unwrap();
-        assert_eq!((next.site, next.address), (1, 0x11004));
+        assert_eq!(told(first), [1, 3, 4]);
+        assert_eq!(first.foretold[1].unwrap().address, 0x1100c);
         assert!(
             picks
                 .iter()
-                .all(|pick| pick.site == 0 || pick.next.is_none())
+                .all(|pick| pick.site == 0 || told(pick).is_empty())
         );
         // It has been sampled, and its own breakpoint still stands.
         let foretold = Ended {
@@ -658,10 +690,38 @@ mod tests {
         sampler.ended(&foretold);
         assert_eq!(sampler.counts().samples, 1);
         assert_eq!(sampler.sites[1].standing, 1);
-        sampler.ban(1);
+        sampler.ban(3);
         sampler.ended(&ended(first, Outcome::Sampled));
         let again = sampler.pick(0, Purpose::Live).unwrap();
-        assert!(again.next.is_none());
+        assert_eq!(told(&again), [1, 4, 5]);
+    }
+
+    #[test]
+    fn a_site_is_watched_from_before_every_other_time() {
+        let mut sampler = sampler(4);
+        for site in 0..3 {
+            sampler.sites[site].code.falls_through = true;
+            sampler.make_live(site as u32);
+        }
+        sampler.make_live(3);
+        // The last can be told at the second, and would be at the first if that
+        // were live.
+        sampler.sites[0].code.foretells = 0b100;
+        sampler.sites[1].code.foretells = 0b011;
+        sampler.make_not_live(0, Temperature::Cold);
+        let mut planted = [0; 4];
+        for _ in 0..1000 {
+            let pick = sampler.pick(3, Purpose::Live).unwrap();
+            planted[pick.site as usize] += 1;
+            if pick.site == 1 {
+                let first = pick.foretold[0].unwrap();
+                assert_eq!((first.site, pick.foretold[1].unwrap().site), (3, 2));
+            }
+            sampler.ended(&ended(&pick, Outcome::Sampled));
+        }
+        assert_eq!((planted[0], planted[2]), (0, 0));
+        assert!((400..600).contains(&planted[1]), "{planted:?}");
+        assert_eq!(sampler.pick(2, Purpose::Cold).unwrap().site, 2);
     }
 
     #[test]

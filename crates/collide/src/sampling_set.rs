@@ -34,10 +34,14 @@ pub struct CodeSite {
     /// Whoever executes this goes on to the next site of the set: there is
     /// no jump, call or return between the two.
     pub falls_through: bool,
-    /// What the next site touches can be told when this one is reached.
-    pub foretells: bool,
+    /// Which of the next sites that whoever is here goes on to touch what can
+    /// be told already: the lowest bit stands for the next one.
+    pub foretells: u8,
     pub bytes: [u8; LONGEST],
 }
+
+/// Sites after one that are looked at for whether they can be told.
+const FORESIGHT: usize = 6;
 
 #[derive(Debug, Default)]
 pub struct SamplingSet {
@@ -400,8 +404,8 @@ impl<Constant: Fn(u64) -> bool + Copy> Collector<'_, Constant> {
         let frame = body.has_frame_pointer();
         // Where the instructions since the last site lead without a jump.
         let mut leads_to = None;
-        // Where the last site is among them.
-        let mut last_site = 0;
+        // Where the sites that lead here without a jump are among them.
+        let mut run: Vec<usize> = Vec::new();
         for (at, instruction) in body.instructions.iter().enumerate() {
             let led_here = leads_to == Some(instruction.ip());
             if led_here && instruction.flow_control() == FlowControl::Next {
@@ -417,10 +421,17 @@ impl<Constant: Fn(u64) -> bool + Copy> Collector<'_, Constant> {
                 let address = instruction.ip();
                 if led_here && let Some(last) = sites.last_mut() {
                     last.falls_through = true;
-                    let between = &body.instructions[last_site..at];
-                    last.foretells = self.analyser.foretells(between, instruction);
+                } else {
+                    run.clear();
                 }
-                last_site = at;
+                let before = sites.iter_mut().rev().zip(run.iter().rev());
+                for (ahead, (site, since)) in before.take(FORESIGHT).enumerate() {
+                    let between = &body.instructions[*since..at];
+                    if self.analyser.foretells(between, instruction) {
+                        site.foretells |= 1 << ahead;
+                    }
+                }
+                run.push(at);
                 leads_to = (instruction.flow_control() == FlowControl::Next)
                     .then(|| instruction.next_ip());
                 sites.push(CodeSite {
@@ -428,7 +439,7 @@ impl<Constant: Fn(u64) -> bool + Copy> Collector<'_, Constant> {
                     length: instruction.len() as u8,
                     frame,
                     falls_through: false,
-                    foretells: false,
+                    foretells: 0,
                     bytes: self.code.bytes(address, instruction.len()),
                 });
             }

@@ -105,6 +105,8 @@ pub struct Totals {
     pub catches: u64,
     /// Threads that came second to a breakpoint.
     pub bounced: u64,
+    /// Data breakpoints set on other CPUs.
+    pub armed: u64,
     pub holder_cpu: f64,
     pub front_cpu: f64,
     pub stopped: f64,
@@ -183,6 +185,7 @@ struct CpuThen {
     holder: u64,
     overlapped: u64,
     bounced: u64,
+    armed: u64,
     front: u64,
     program: HashMap<i32, u64>,
 }
@@ -393,6 +396,7 @@ impl<'a> Session<'a> {
                 cpu,
                 stopped,
                 bounced,
+                armed,
                 overlapped,
                 standing: _,
                 queued,
@@ -402,11 +406,14 @@ impl<'a> Session<'a> {
                 self.interval.tool_cpu += used.saturating_sub(free) as f64 * 1e-9;
                 self.interval.bounced += bounced.saturating_sub(self.cpu_then.bounced);
                 self.cpu_then.bounced = bounced;
+                self.interval.armed += armed.saturating_sub(self.cpu_then.armed);
+                self.cpu_then.armed = armed;
                 self.cpu_then.holder = cpu;
                 self.cpu_then.overlapped = overlapped;
                 self.totals.holder_cpu = cpu as f64 * 1e-9;
                 self.totals.stopped = stopped as f64 * 1e-9;
                 self.totals.bounced = bounced;
+                self.totals.armed = armed;
                 self.queued = queued as usize;
             }
             Event::ProgramEnded { status } => self.program_status = Some(status),
@@ -445,7 +452,9 @@ impl<'a> Session<'a> {
         match ended.outcome {
             Outcome::Sampled | Outcome::Passed | Outcome::Seen => {
                 let waited = ended.waited as f64 * 1e-9;
-                self.interval.short_stops += ended.stopped as f64 * 1e-9 - waited;
+                let napped = ended.napped as f64 * 1e-9;
+                self.interval.short_stops += ended.stopped as f64 * 1e-9 - waited - napped;
+                self.interval.naps += napped;
                 if ended.waited > LONG {
                     self.interval.long_stops += waited;
                 } else {

@@ -99,13 +99,17 @@ pub struct Pick {
     pub length: u8,
     /// The instruction; nothing is planted where memory holds another.
     pub bytes: [u8; 15],
-    /// The site that follows, if what it touches can be told at this one.
-    pub next: Option<NextSite>,
+    /// Sites that follow and of which can be told at this one what they touch.
+    pub foretold: [Option<ForetoldSite>; MOST_FORETOLD],
 }
 
-/// A site that is watched from the one before it.
+/// Sites that may be watched from one before them: there are four debug
+/// registers.
+pub const MOST_FORETOLD: usize = 3;
+
+/// A site that is watched from one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NextSite {
+pub struct ForetoldSite {
     pub site: u32,
     pub address: u64,
     pub length: u8,
@@ -162,6 +166,9 @@ pub struct Ended {
     pub stopped: u64,
     /// Nanoseconds of it that were a hold longer than the short one.
     pub waited: u64,
+    /// Nanoseconds of a short hold in which another thread ran on the holder's
+    /// CPU.
+    pub napped: u64,
     /// The wait was cut short because nobody made progress.
     pub stalled: bool,
 }
@@ -226,6 +233,8 @@ pub enum Event {
         stopped: u64,
         /// Threads that came second to a breakpoint so far, and were sent on.
         bounced: u64,
+        /// Data breakpoints set on other CPUs so far.
+        armed: u64,
         /// CPU nanoseconds used while a thread was stopped anyway.
         overlapped: u64,
         standing: u32,
@@ -357,11 +366,13 @@ impl Message for Order {
                     w.u32(pick.delay);
                     w.u8(pick.length);
                     w.bytes.extend_from_slice(&pick.bytes);
-                    w.u8(pick.next.map_or(0, |next| next.length));
-                    if let Some(next) = pick.next {
-                        w.u32(next.site);
-                        w.u64(next.address);
-                        w.bytes.extend_from_slice(&next.bytes);
+                    for site in pick.foretold {
+                        w.u8(site.map_or(0, |site| site.length));
+                        if let Some(site) = site {
+                            w.u32(site.site);
+                            w.u64(site.address);
+                            w.bytes.extend_from_slice(&site.bytes);
+                        }
                     }
                 }
             }
@@ -393,7 +404,7 @@ impl Message for Order {
                 let count = r.u32()?;
                 let mut picks = Vec::new();
                 for _ in 0..count {
-                    picks.push(Pick {
+                    let mut pick = Pick {
                         site: r.u32()?,
                         space: r.u32()?,
                         address: r.u64()?,
@@ -403,16 +414,20 @@ impl Message for Order {
                         delay: r.u32()?,
                         length: r.u8()?.clamp(1, 15),
                         bytes: r.take(15)?.try_into().map_err(|_| malformed())?,
-                        next: match r.u8()? {
-                            0 => None,
-                            length => Some(NextSite {
+                        foretold: [None; MOST_FORETOLD],
+                    };
+                    for site in &mut pick.foretold {
+                        let length = r.u8()?.min(15);
+                        if length > 0 {
+                            *site = Some(ForetoldSite {
                                 site: r.u32()?,
                                 address: r.u64()?,
-                                length: length.min(15),
+                                length,
                                 bytes: r.take(15)?.try_into().map_err(|_| malformed())?,
-                            }),
-                        },
-                    });
+                            });
+                        }
+                    }
+                    picks.push(pick);
                 }
                 Order::Picks(picks)
             }
@@ -470,6 +485,7 @@ impl Message for Event {
                     });
                     w.u64(ended.stopped);
                     w.u64(ended.waited);
+                    w.u64(ended.napped);
                     w.u8(ended.stalled.into());
                 }
             }
@@ -503,6 +519,7 @@ impl Message for Event {
                 cpu,
                 stopped,
                 bounced,
+                armed,
                 overlapped,
                 standing,
                 queued,
@@ -511,6 +528,7 @@ impl Message for Event {
                 w.u64(*cpu);
                 w.u64(*stopped);
                 w.u64(*bounced);
+                w.u64(*armed);
                 w.u64(*overlapped);
                 w.u32(*standing);
                 w.u32(*queued);
@@ -565,6 +583,7 @@ impl Message for Event {
                         },
                         stopped: r.u64()?,
                         waited: r.u64()?,
+                        napped: r.u64()?,
                         stalled: r.bool()?,
                     });
                 }
@@ -606,6 +625,7 @@ impl Message for Event {
                 cpu: r.u64()?,
                 stopped: r.u64()?,
                 bounced: r.u64()?,
+                armed: r.u64()?,
                 overlapped: r.u64()?,
                 standing: r.u32()?,
                 queued: r.u32()?,
@@ -640,16 +660,16 @@ mod tests {
             delay: 15_000,
             length: 3,
             bytes: [9; 15],
-            next: None,
+            foretold: [None; MOST_FORETOLD],
         };
-        let next = NextSite {
+        let site = ForetoldSite {
             site: 8,
             address: 0x5000_1237,
             length: 4,
             bytes: [5; 15],
         };
         let followed = Pick {
-            next: Some(next),
+            foretold: [Some(site), None, Some(ForetoldSite { site: 9, ..site })],
             ..pick
         };
         let order = Order::Picks(vec![pick, followed, pick]);
@@ -670,6 +690,7 @@ mod tests {
             outcome,
             stopped: 4,
             waited: 3,
+            napped: 1,
             stalled: true,
         });
         let event = Event::Ended(ended.to_vec());

@@ -55,6 +55,7 @@ impl Parts {
             last_told: now,
             stopped: 0,
             bounced: 0,
+            armed: 0,
             overlapped: 0,
             held: 0,
             held_until: now,

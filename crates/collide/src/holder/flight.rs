@@ -7,14 +7,14 @@
 //! process, the kernel or a device.
 //!
 //! A stop costs several times what a data breakpoint does. So a thread that is
-//! held at one site is also watched for the next, if the instructions up to
-//! there neither branch nor synchronise nor change the address: whoever
-//! conflicts with that access now races with it as well.
+//! held at one site is also watched for the next ones, as far as the
+//! instructions up to there neither branch nor synchronise nor change the
+//! address: whoever conflicts with that access now races with it as well.
 
 use super::ptrace::{self, Tid};
 use super::space::Planted;
 use super::watch::{self, Hit, Trap};
-use super::{Arrival, Holder, Stop, purse, task};
+use super::{Arrival, Holder, Stop, place, purse, task};
 use crate::instruction::{self, Direction, Operand};
 use crate::wire::{Catch, Ended, Event, Opponent, Outcome, Pick, Purpose, RegisterFile};
 use std::time::{Duration, Instant};
@@ -38,6 +38,9 @@ const MANY: usize = 8;
 /// chance: each is two interrupts of every CPU that the program is on, and
 /// whoever makes the same access runs into any of them.
 const PIECES: usize = 2;
+/// Debug registers that what was foretold leaves to another thread that may run
+/// into a breakpoint meanwhile.
+const SPARE: usize = 1;
 /// Threads that begin to be followed in one turn: some tens of microseconds.
 const AT_A_TIME: usize = 2;
 /// Threads that begin to be followed after a stop.
@@ -53,20 +56,32 @@ struct Opponents {
     threads: Vec<(Tid, u32)>,
     /// Pieces of an access that are watched at most.
     pieces: usize,
+    /// They wait for the CPU that the holder is on.
+    wait_for_holder: bool,
+    /// Others run that have no data breakpoints.
+    left_out: bool,
 }
 
 pub struct Flight {
     pub tid: Tid,
     space: u32,
     pick: Pick,
-    /// The access it is held at, and the next if that is known.
+    /// The access it is held at, and those of the next that are known.
     watched: Vec<Watched>,
     begun: Instant,
+    /// Everything was armed.
+    armed: Instant,
     deadline: Instant,
     /// The hold that was granted, if it is longer than the short one.
     longer: Option<Duration>,
     look: Instant,
     cpu: u64,
+    /// The CPU the thread was on, where there are few of them.
+    stood_on: Option<usize>,
+    /// Those who may collide run while the holder sleeps.
+    pub naps: bool,
+    /// Threads of the program run that are not watched.
+    left_out: bool,
     stalled: bool,
 }
 
@@ -181,36 +196,47 @@ impl Holder {
         let others = self.others(tid, wait);
         self.to_follow = AFTER_A_STOP;
         let mut watched = vec![self.watch(&others, pick.site, *file, operand, views)?];
-        if let Some(next) = pick.next {
+        let (naps, left_out) = (others.wait_for_holder, others.left_out);
+        // They take one register each: there are few.
+        let others = Opponents {
+            pieces: 1,
+            ..others
+        };
+        for later in pick.foretold.iter().flatten() {
             let registers = RegisterFile {
-                rip: next.address,
+                rip: later.address,
                 ..*file
             };
-            let code = &next.bytes[..usize::from(next.length)];
+            let code = &later.bytes[..usize::from(later.length)];
             if let Some(operand) = self.operand(code, pick.frame, &registers)
-                && !watched[0].overlaps(&operand)
+                && !watched.iter().any(|other| other.overlaps(&operand))
                 && self.watch.free(trap(&operand)) > 0
+                && self.watch.unused() > SPARE
                 && let Some(views) = self.views(space_id, &operand, now)
             {
-                watched.extend(self.watch(&others, next.site, registers, operand, views));
+                watched.extend(self.watch(&others, later.site, registers, operand, views));
             }
         }
         let group = self.tasks.get(&tid).map_or(tid, |task| task.group);
-        let begun = Instant::now();
+        let armed = Instant::now();
         Some(Flight {
             tid,
             space: space_id,
             pick,
             watched,
             begun: now,
-            deadline: begun + wait,
+            armed,
+            deadline: armed + wait,
             longer: Some(wait).filter(|wait| *wait >= LONGER),
-            look: begun + LOOK,
+            look: armed + LOOK,
             cpu: if wait > LOOK {
                 task::cpu_time(group)
             } else {
                 0
             },
+            stood_on: self.stood_on(tid),
+            naps,
+            left_out,
             stalled: false,
         })
     }
@@ -304,37 +330,70 @@ impl Holder {
     /// Who is watched while this thread is held. For a short hold only those
     /// that are on a CPU, as far as that is known: one that sleeps would have to
     /// wake up and make its access in some tens of microseconds, and setting an
-    /// event takes as long as the hold. If it is not known who of many is there,
-    /// chance decides.
+    /// event takes as long as the hold. If it is not known who of many is on a
+    /// CPU, chance decides.
     fn others(&mut self, held: Tid, wait: Duration) -> Opponents {
+        if wait > SHORT_HOLD {
+            let others = self.tasks.iter().filter(|(other, _)| **other != held);
+            return Opponents {
+                threads: others.map(|(other, task)| (*other, task.space)).collect(),
+                pieces: watch::SLOTS,
+                wait_for_holder: false,
+                left_out: false,
+            };
+        }
         let mut others = Opponents {
             threads: Vec::new(),
-            pieces: if wait > SHORT_HOLD {
-                watch::SLOTS
-            } else {
-                PIECES
-            },
+            pieces: PIECES,
+            wait_for_holder: false,
+            left_out: false,
         };
-        if self.watch.scope() == watch::Scope::PerCpu {
-            return others;
+        if self.tasks.len() <= MANY {
+            self.who_runs(held, &mut others);
+        } else if self.watch.scope() != watch::Scope::PerCpu {
+            self.who_of_many_runs(held, &mut others);
+            while others.threads.len() > MANY {
+                let left_out = self.random() % others.threads.len() as u64;
+                others.threads.swap_remove(left_out as usize);
+            }
         }
-        let many = self.tasks.len() > MANY;
+        others
+    }
+
+    /// Who waits for the CPU that the holder is on, and gets it while the holder
+    /// sleeps: to set an event of one of those takes no interrupt. If there is
+    /// nobody, who is on another CPU.
+    fn who_runs(&mut self, held: Tid, others: &mut Opponents) {
+        let here = place::own_cpu();
+        let mut elsewhere = Vec::new();
+        for (other, task) in self.tasks.iter_mut().filter(|(other, _)| **other != held) {
+            let thread = (*other, task.space);
+            match task.placed.look(*other) {
+                Some(place) if !place.runs => {}
+                Some(place) if Some(place.cpu) == here => others.threads.push(thread),
+                None if task.call.sleeps() => {}
+                _ => elsewhere.push(thread),
+            }
+        }
+        others.wait_for_holder = !others.threads.is_empty();
+        if others.wait_for_holder {
+            others.left_out = !elsewhere.is_empty();
+        } else {
+            others.threads = elsewhere;
+        }
+    }
+
+    /// Who is on a CPU or may be.
+    fn who_of_many_runs(&mut self, held: Tid, others: &mut Opponents) {
         for (other, task) in self.tasks.iter().filter(|(other, _)| **other != held) {
-            let may_collide = wait > SHORT_HOLD
-                || self
-                    .running
-                    .is_on(*other, || task.call.blocks())
-                    .filter(|_| many)
-                    .unwrap_or_else(|| !task.call.sleeps());
-            if may_collide {
+            if self
+                .running
+                .is_on(*other, || task.call.blocks())
+                .unwrap_or_else(|| !task.call.sleeps())
+            {
                 others.threads.push((*other, task.space));
             }
         }
-        while wait <= SHORT_HOLD && others.threads.len() > MANY {
-            let left_out = self.random() % others.threads.len() as u64;
-            others.threads.swap_remove(left_out as usize);
-        }
-        others
     }
 
     /// There are threads whose turns are to be followed.
@@ -384,6 +443,7 @@ impl Holder {
             if per_cpu {
                 for address in &addresses {
                     let at = address + offset;
+                    self.armed += self.watch.cpus().saturating_sub(1) as u64;
                     slots.extend(self.watch.arm(trap, piece.length, &[], at));
                 }
             } else {
@@ -395,6 +455,9 @@ impl Holder {
                         Some((*other, address + offset))
                     })
                     .collect();
+                if !others.wait_for_holder {
+                    self.armed += threads.len() as u64;
+                }
                 slots.extend(self.watch.arm(trap, piece.length, &threads, 0));
             }
         }
@@ -532,12 +595,13 @@ impl Holder {
             .iter()
             .zip(&after)
             .all(|(watched, after)| watched.before == *after);
-        let own_events = self.watch.scope() != watch::Scope::PerCpu;
-        if own_events && unchanged && !flight.caught() {
+        let per_cpu = self.watch.scope() == watch::Scope::PerCpu;
+        if !per_cpu && unchanged && !flight.caught() {
             // Nothing happened. The thread has no breakpoint of its own and
             // need not wait until those of the others are gone. What they
             // catch from here on is no conflict: nobody is asked for it, as
             // the flight is over when the rings are read.
+            self.make_way(&flight);
             self.run_on(tid, 0);
             self.note_landing(&flight);
             self.free_slots(&slots);
@@ -556,14 +620,46 @@ impl Holder {
             self.watch.release(*slot);
         }
         for (watched, after) in flight.watched.iter().zip(after) {
-            let changed = after.len() == watched.before.len() && after != watched.before;
+            // Who has changed it unseen may be one that was left out: another
+            // time both are seen.
+            let changed = after.len() == watched.before.len()
+                && after != watched.before
+                && (per_cpu || !flight.left_out);
             if changed || !watched.hits.is_empty() {
                 self.caught(&flight, watched, after);
             }
         }
+        self.make_way(&flight);
         self.run_on(tid, 0);
         self.note_landing(&flight);
         self.plant_following();
+    }
+
+    /// The CPU that a held thread was on, where there are few threads.
+    fn stood_on(&mut self, held: Tid) -> Option<usize> {
+        if self.tasks.len() > MANY {
+            return None;
+        }
+        let place = self.tasks.get_mut(&held)?.placed.look(held)?;
+        Some(place.cpu)
+    }
+
+    /// Goes to the CPU of a thread that is about to be resumed, if another
+    /// thread of the program has taken it.
+    fn make_way(&mut self, flight: &Flight) {
+        if let Some(cpu) = flight.stood_on
+            && place::own_cpu() != Some(cpu)
+            && self.others_are_on(cpu, flight.tid)
+        {
+            place::go_to(cpu);
+        }
+    }
+
+    fn others_are_on(&mut self, cpu: usize, held: Tid) -> bool {
+        let taken = place::Place { runs: true, cpu };
+        self.tasks
+            .iter_mut()
+            .any(|(other, task)| *other != held && task.placed.look(*other) == Some(taken))
     }
 
     fn note_landing(&mut self, flight: &Flight) {
@@ -585,6 +681,11 @@ impl Holder {
             Stop {
                 stopped,
                 waited,
+                napped: if flight.naps {
+                    flight.deadline - flight.armed
+                } else {
+                    Duration::ZERO
+                },
                 stalled: flight.stalled,
             },
         );
@@ -596,6 +697,7 @@ impl Holder {
                 outcome: Outcome::Foretold,
                 stopped: 0,
                 waited: 0,
+                napped: 0,
                 stalled: false,
             });
         }

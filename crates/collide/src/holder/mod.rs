@@ -28,6 +28,7 @@ mod descriptors;
 mod flight;
 mod launch;
 mod perf;
+mod place;
 mod plant;
 mod purse;
 mod running;
@@ -41,6 +42,7 @@ use crate::planted::PlantedTable;
 use crate::wire::{Ended, Event, Outcome, Pick};
 use flight::Flight;
 use launch::Launched;
+use place::Placed;
 use plant::BUSY;
 use ptrace::{Change, Registers, Tid};
 use purse::Purse;
@@ -75,6 +77,7 @@ struct Task {
     group: Tid,
     space: u32,
     call: SystemCall,
+    placed: Placed,
 }
 
 impl Task {
@@ -83,6 +86,7 @@ impl Task {
             group,
             space,
             call: SystemCall::open(tid),
+            placed: Placed::default(),
         }
     }
 }
@@ -130,6 +134,8 @@ struct Holder {
     stopped: u64,
     /// Threads that came second to a breakpoint.
     bounced: u64,
+    /// Data breakpoints set on other CPUs.
+    armed: u64,
     overlapped: u64,
     /// Nanoseconds in which at least one thread was held, up to `held_until`.
     held: u64,
@@ -508,7 +514,8 @@ impl Holder {
         self.stopped += stopped;
         // The holder works or spins for all of a short stop; of a long one it
         // sleeps through most.
-        self.overlapped += stopped.min(BUSY);
+        let napped = (stop.napped.as_nanos() as u64).min(stopped);
+        self.overlapped += (stopped - napped).min(BUSY);
         self.ended.push(Ended {
             site: pick.site,
             space: pick.space,
@@ -516,6 +523,7 @@ impl Holder {
             outcome,
             stopped,
             waited: stop.waited.as_nanos() as u64,
+            napped,
             stalled: stop.stalled,
         });
     }
@@ -526,6 +534,8 @@ struct Stop {
     stopped: Duration,
     /// The part of it that was a hold longer than the short one.
     waited: Duration,
+    /// The part of a short hold that the holder slept through.
+    napped: Duration,
     /// The wait was cut short because nobody made progress.
     stalled: bool,
 }
@@ -535,6 +545,7 @@ impl Stop {
         Stop {
             stopped,
             waited: Duration::ZERO,
+            napped: Duration::ZERO,
             stalled: false,
         }
     }

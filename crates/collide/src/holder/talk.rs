@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 /// overshoots by as much again, and the held thread's CPU is free anyway.
 pub(super) const SPIN: Duration = Duration::from_micros(60);
 
+/// Going to sleep and waking up take this long.
+const WAKING_UP: Duration = Duration::from_micros(10);
+
 /// Costs and finished breakpoints are told to the front end this often.
 pub(super) const TELL: Duration = Duration::from_millis(80);
 
@@ -67,6 +70,7 @@ impl Holder {
             cpu: task::own_cpu_time(),
             stopped: self.stopped,
             bounced: self.bounced,
+            armed: self.armed,
             overlapped: self.overlapped,
             standing: standing as u32,
             queued: self.live.len() as u32,
@@ -178,6 +182,11 @@ impl Holder {
             if self.flights.is_empty() {
                 self.look_for_orders();
             }
+            return;
+        }
+        if self.flights.iter().any(|flight| flight.naps) && nap < SPIN {
+            let shorter = nap.saturating_sub(WAKING_UP);
+            std::thread::sleep(shorter.max(Duration::from_micros(1)));
             return;
         }
         if !self.flights.is_empty() && nap < SPIN {

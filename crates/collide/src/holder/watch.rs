@@ -274,6 +274,9 @@ const ATTEMPTS: [(Scope, bool); 3] = [
 ];
 /// Threads per CPU up to which events of their own are the cheaper ones.
 const FEW_PER_CPU: usize = 2;
+/// The same on any machine: most threads of a program sleep, and those that do
+/// are not watched in a short hold.
+const FEW: usize = 8;
 
 impl Watchpoints {
     /// Begins to find out what this user may do, in a child: the kernel takes
@@ -365,7 +368,7 @@ impl Watchpoints {
             self.scope = Scope::PerThread;
             self.sees_kernel = *sees_kernel;
             if *scope == Scope::PerCpu {
-                self.few = Some(FEW_PER_CPU * online_cpus().len());
+                self.few = Some((FEW_PER_CPU * online_cpus().len()).max(FEW));
             }
         }
         true
@@ -480,10 +483,17 @@ impl Watchpoints {
     }
 
     /// Slots nobody uses now.
+    pub fn unused(&self) -> usize {
+        (0..SLOTS).filter(|slot| self.is_free(*slot)).count()
+    }
+
+    fn is_free(&self, slot: usize) -> bool {
+        self.usable[slot] && !self.busy[slot]
+    }
+
+    /// Those of them that can watch this kind of access.
     pub fn free(&self, trap: Trap) -> usize {
-        self.slots(trap)
-            .filter(|slot| self.usable[*slot] && !self.busy[*slot])
-            .count()
+        self.slots(trap).filter(|slot| self.is_free(*slot)).count()
     }
 
     /// Arms one slot: at `cpu_address` on every CPU, or on each of `threads`
@@ -495,9 +505,7 @@ impl Watchpoints {
         threads: &[(Tid, u64)],
         cpu_address: u64,
     ) -> Option<usize> {
-        let slot = self
-            .slots(trap)
-            .find(|slot| self.usable[*slot] && !self.busy[*slot])?;
+        let slot = self.slots(trap).find(|slot| self.is_free(*slot))?;
         let result = match self.scope {
             Scope::PerCpu => {
                 let attributes = self.attributes(cpu_address, length, trap);
@@ -558,6 +566,11 @@ impl Watchpoints {
             .entry(tid)
             .or_insert_with(|| Bank::new(tid, -1))
             .set(slot, attributes, THREAD_RING_PAGES)
+    }
+
+    /// How many CPUs have events of their own.
+    pub fn cpus(&self) -> usize {
+        self.cpus.len()
     }
 
     /// Limits of this user kept a thread from being watched.
