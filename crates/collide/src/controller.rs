@@ -7,10 +7,9 @@
 //! if everybody had waited, because at a lock or barrier everybody does. Long
 //! waits, which end early when nobody makes progress, and holds in which another
 //! thread is let run are divided by the number of CPUs the program keeps busy.
-//! Waits, at code that runs rarely enough to
-//! earn more than the short hold, have a share of their own, which the holder
-//! keeps (`holder::purse`).
-//! The pace follows what the rest costs, in what the waits have left.
+//! Waits, at code that runs rarely enough to earn more than the short hold, have
+//! a share of their own, which the holder keeps (`holder::purse`). The pace
+//! follows what the rest costs, in what the waits have left.
 
 /// What the user asked for.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -34,8 +34,8 @@ pub struct CodeSite {
     /// Whoever executes this goes on to the next site of the set: there is
     /// no jump, call or return between the two.
     pub falls_through: bool,
-    /// Which of the next sites that whoever is here goes on to touch what can
-    /// be told already: the lowest bit stands for the next one.
+    /// Of which of the next sites it can be told here what they touch; the
+    /// lowest bit stands for the next one.
     pub foretells: u8,
     pub bytes: [u8; LONGEST],
 }

@@ -274,8 +274,7 @@ const ATTEMPTS: [(Scope, bool); 3] = [
 ];
 /// Threads per CPU up to which events of their own are the cheaper ones.
 const FEW_PER_CPU: usize = 2;
-/// The same on any machine: most threads of a program sleep, and those that do
-/// are not watched in a short hold.
+/// The same whatever the CPUs: those that sleep are not watched in a short hold.
 const FEW: usize = 8;
 
 impl Watchpoints {
