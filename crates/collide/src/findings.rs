@@ -42,6 +42,17 @@ struct Finding {
 /// names.
 type Pair = (u32, u64, Option<(u64, bool)>);
 
+/// What a catch turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Judged {
+    Race,
+    /// Both sides synchronise, by what they are or by what the variable is
+    /// declared to be: no data race (paper 002, section 2.1).
+    Synchronisation,
+    /// Its only witness contradicts it: it says nothing about the site.
+    Contradicted,
+}
+
 /// What is known of such a pair: the race, and how each side uses the
 /// location.
 #[derive(Clone, Copy)]
@@ -75,17 +86,14 @@ impl Findings {
         self.found.len()
     }
 
-    /// Takes in a catch. False if both sides synchronise, by what they are or
-    /// by what the variable is declared to be, so that it is no data race
-    /// (paper 002, section 2.1). A catch that its only witness contradicts is
-    /// none, and says nothing about the site.
-    pub fn take(&mut self, catch: &Catch, witness: &Witness<'_>) -> bool {
+    /// Takes in a catch.
+    pub fn take(&mut self, catch: &Catch, witness: &Witness<'_>) -> Judged {
         let location = match witness.variable(catch.address) {
             Some(name) => name,
             None => format!("{:#x}", catch.address),
         };
         if witness.meant_to_be_shared(catch.address) {
-            return false;
+            return Judged::Synchronisation;
         }
         let mut held = None;
         let mut any = false;
@@ -131,8 +139,14 @@ impl Findings {
             add_core(&mut finding.race, catch);
             self.observe(&location, catch, &known.usages[..known.sides]);
         }
-        self.catches += u64::from(any);
-        any || (contradicted > 0 && contradicted == catch.opponents.len())
+        if any {
+            self.catches += 1;
+            Judged::Race
+        } else if contradicted > 0 && contradicted == catch.opponents.len() {
+            Judged::Contradicted
+        } else {
+            Judged::Synchronisation
+        }
     }
 
     fn observe(&mut self, location: &str, catch: &Catch, usages: &[(Usage, AccessKind)]) {
@@ -226,35 +240,45 @@ impl Findings {
     /// All races with their labels, in report order: those that fit a pattern
     /// of harmless ones last.
     pub fn finish(&self) -> Vec<Race> {
-        let seen = |finding: &Finding| finding.usages.len() == 2;
-        let mut races: Vec<Race> = self
-            .found
-            .iter()
-            // An unseen writer adds nothing where one has been seen.
-            .filter(|finding| {
-                seen(finding)
-                    || !self.found.iter().any(|other| {
-                        seen(other)
-                            && other.location == finding.location
-                            && other
-                                .race
-                                .accesses
-                                .iter()
-                                .any(|access| access.site == finding.race.accesses[0].site)
-                    })
-            })
-            .map(|finding| {
-                let mut race = finding.race.clone();
-                race.labels
-                    .extend(self.labels(finding).into_iter().map(String::from));
-                race
-            })
-            .collect();
+        let mut races = Vec::new();
+        for finding in &self.found {
+            if self.seen_instead(finding).is_some() {
+                continue;
+            }
+            let mut race = finding.race.clone();
+            race.labels
+                .extend(self.labels(finding).into_iter().map(String::from));
+            let unseen = self.found.iter().filter(|other| {
+                self.seen_instead(other)
+                    .is_some_and(|seen| std::ptr::eq(seen, finding))
+            });
+            for evidence in unseen.flat_map(|other| &other.race.evidence) {
+                add_evidence(&mut race, evidence.text.clone());
+            }
+            races.push(race);
+        }
         races.sort_by_key(|race| (race.is_set_aside(), u64::MAX - race.instances));
         for (race, id) in races.iter_mut().zip(1..) {
             race.id = id;
         }
         races
+    }
+
+    /// The race with both sides seen that an unseen writer adds nothing to.
+    fn seen_instead(&self, finding: &Finding) -> Option<&Finding> {
+        let seen = |finding: &Finding| finding.usages.len() == 2;
+        if seen(finding) {
+            return None;
+        }
+        self.found.iter().find(|other| {
+            seen(other)
+                && other.location == finding.location
+                && other
+                    .race
+                    .accesses
+                    .iter()
+                    .any(|access| access.site == finding.race.accesses[0].site)
+        })
     }
 
     fn labels(&self, finding: &Finding) -> Vec<&'static str> {
@@ -323,11 +347,97 @@ fn changed_bits(catch: &Catch) -> u64 {
 
 fn add_core(race: &mut Race, catch: &Catch) {
     if let Some(core) = &catch.core {
-        race.evidence.push(Evidence {
-            id: race.evidence.len() as u32 + 1,
-            text: format!("core file of the process at the catch: {core}"),
-            instance: None,
-            replay: None,
-        });
+        add_evidence(
+            race,
+            format!("core file of the process at the catch: {core}"),
+        );
+    }
+}
+
+fn add_evidence(race: &mut Race, text: String) {
+    race.evidence.push(Evidence {
+        id: race.evidence.len() as u32 + 1,
+        text,
+        instance: None,
+        replay: None,
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Opponent, RegisterFile};
+    use symbols::ModuleMap;
+
+    fn catch(opponents: Vec<Opponent>, core: Option<&str>) -> Catch {
+        Catch {
+            site: 1,
+            space: 1,
+            pid: 1,
+            tid: 1,
+            name: String::new(),
+            registers: at(0x1000),
+            stack: Vec::new(),
+            address: 0x5000,
+            size: 4,
+            write: true,
+            before: vec![0; 4],
+            after: vec![1; 4],
+            opponents,
+            core: core.map(String::from),
+        }
+    }
+
+    fn at(rip: u64) -> RegisterFile {
+        RegisterFile {
+            general: [0; 16],
+            rip,
+            flags: 0,
+        }
+    }
+
+    fn seen() -> Vec<Opponent> {
+        vec![Opponent {
+            pid: 1,
+            tid: 2,
+            name: String::new(),
+            registers: at(0x2000),
+            in_kernel: false,
+            stack: Vec::new(),
+        }]
+    }
+
+    #[test]
+    fn what_is_known_of_an_unseen_writer_goes_to_the_race_with_both_sides() {
+        let map = ModuleMap::new();
+        let witness = Witness { map: &map, pid: 1 };
+        let mut findings = Findings::new(Vec::new());
+        let unseen = catch(Vec::new(), Some("core.1"));
+        assert_eq!(findings.take(&unseen, &witness), Judged::Race);
+        assert_eq!(findings.finish()[0].labels, [labels::UNKNOWN_WRITER]);
+        assert_eq!(findings.take(&catch(seen(), None), &witness), Judged::Race);
+        let races = findings.finish();
+        assert_eq!(races.len(), 1);
+        assert!(races[0].labels.is_empty());
+        assert_eq!(races[0].accesses[1].value_before.as_deref(), Some("0"));
+        assert_eq!(
+            races[0].evidence[0].text,
+            "core file of the process at the catch: core.1"
+        );
+    }
+
+    #[test]
+    fn a_write_that_changed_nothing_may_have_come_before_the_first_look() {
+        let map = ModuleMap::new();
+        let witness = Witness { map: &map, pid: 1 };
+        let mut findings = Findings::new(Vec::new());
+        let mut unchanged = catch(seen(), None);
+        unchanged.write = false;
+        unchanged.after = unchanged.before.clone();
+        assert_eq!(findings.take(&unchanged, &witness), Judged::Race);
+        let writer = &findings.finish()[0].accesses[1];
+        assert_eq!(writer.kind, AccessKind::Write);
+        assert_eq!(writer.value_before, None);
+        assert_eq!(writer.value_after.as_deref(), Some("0"));
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::bias::Bias;
 use crate::controller::{Controller, Goal, Interval};
-use crate::findings::Findings;
+use crate::findings::{Findings, Judged};
 use crate::holder::{self, Settings, Target};
 use crate::link::Link;
 use crate::memory_map;
@@ -38,7 +38,7 @@ pub struct Options {
     /// Variables on which races are expected.
     pub special: Vec<Pattern>,
     pub duration: Option<Duration>,
-    /// Folder for a core file of the first catch of each race.
+    /// Folder for a core file of the first catch of a race.
     pub core: Option<PathBuf>,
     /// Data breakpoints per thread even if per CPU is allowed.
     pub per_thread: bool,
@@ -139,6 +139,9 @@ const SWEEP_MEMORY: f64 = 500.0;
 /// A process younger than this is not looked into: most forked children are
 /// gone or another program by then.
 const INFANCY: Duration = Duration::from_millis(30);
+/// Bytes of core files that are written in vain at most: the program stands
+/// still for each.
+const CORES_IN_VAIN: u64 = 1 << 30;
 
 struct SpaceView {
     pid: i32,
@@ -178,6 +181,8 @@ struct Session<'a> {
     not_checked: Vec<String>,
     left_out: Vec<String>,
     program: Vec<String>,
+    /// Bytes of core files of catches that were no races.
+    cores_in_vain: u64,
 }
 
 #[derive(Default)]
@@ -287,6 +292,7 @@ impl<'a> Session<'a> {
             not_checked: Vec::new(),
             left_out: Vec::new(),
             program,
+            cores_in_vain: 0,
         }
     }
 
@@ -295,9 +301,7 @@ impl<'a> Session<'a> {
         stop: &AtomicBool,
         status: &mut impl FnMut(&Status),
     ) -> Result<(), SampleError> {
-        if let Some(folder) = &self.options.core {
-            self.link.send(&Order::Core(folder.display().to_string()));
-        }
+        self.ask_for_core();
         let mut next_status = self.begun + Duration::from_millis(500);
         loop {
             self.listen(TICK)?;
@@ -628,6 +632,19 @@ impl<'a> Session<'a> {
     }
 
     fn caught(&mut self, catch: &Catch) {
+        let judged = self.judge(catch);
+        if judged == Some(Judged::Synchronisation) {
+            self.sampler.ban(catch.site);
+        }
+        if judged != Some(Judged::Race)
+            && let Some(core) = &catch.core
+        {
+            self.take_core_back(core);
+        }
+    }
+
+    /// None if the process is gone, and with it the names of what it did.
+    fn judge(&mut self, catch: &Catch) -> Option<Judged> {
         // Code that was loaded in this moment: look again.
         let unknown = self
             .spaces
@@ -636,19 +653,36 @@ impl<'a> Session<'a> {
         if unknown {
             self.look_at(catch.space, Instant::now());
         }
-        let Some(view) = self.spaces.get(&catch.space) else {
-            return;
-        };
+        let view = self.spaces.get(&catch.space)?;
         let witness = Witness {
             map: &view.map,
             pid: view.pid,
         };
         let (races, before) = (self.findings.races(), own_cpu_time());
-        if !self.findings.take(catch, &witness) {
-            self.sampler.ban(catch.site);
-        }
+        let judged = self.findings.take(catch, &witness);
         if self.findings.races() > races {
             self.once += own_cpu_time() - before;
+        }
+        Some(judged)
+    }
+
+    /// The holder cannot tell a race from what only looks like one: a core
+    /// file of the latter goes, and the next catch gets one.
+    fn take_core_back(&mut self, core: &str) {
+        self.cores_in_vain += std::fs::metadata(core).map_or(0, |file| file.len());
+        if let Err(error) = std::fs::remove_file(core) {
+            self.notes.push(format!("core file {core}: {error}"));
+        } else if self.cores_in_vain < CORES_IN_VAIN {
+            self.ask_for_core();
+        } else {
+            self.notes
+                .push("no core file: too many were written of catches that are no races".into());
+        }
+    }
+
+    fn ask_for_core(&mut self) {
+        if let Some(folder) = &self.options.core {
+            self.link.send(&Order::Core(folder.display().to_string()));
         }
     }
 

@@ -79,7 +79,11 @@ impl Witness<'_> {
         access.address = Some(catch.address);
         access.thread = Some(opponent.tid as u32);
         access.thread_name = named(&opponent.name);
-        access.value_before = Some(value(&catch.before));
+        // A write that changed nothing since the first look may have come
+        // before it, between arming and looking.
+        if changed || kind == AccessKind::Read {
+            access.value_before = Some(value(&catch.before));
+        }
         if kind == AccessKind::Write {
             access.value_after = Some(value(&catch.after));
         }

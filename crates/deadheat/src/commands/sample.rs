@@ -74,7 +74,8 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     special_variables: Option<PathBuf>,
 
-    /// Write a core file of the process at the first catch into this folder.
+    /// Write a core file of the process at the first catch of a race into this
+    /// folder; the race names it.
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, require_equals = true, default_missing_value = ".")]
     core: Option<PathBuf>,
 
