@@ -7,9 +7,9 @@
 
 use crate::commands::Failure;
 use crate::commands::record::{self, ScheduleArguments};
-use crate::commands::run::{temporary_directory, with_threads};
+use crate::commands::run::with_threads;
 use crate::exploration::{self, ExploreOptions};
-use crate::{orders, phase};
+use crate::{orders, phase, temporary};
 use detect::import;
 use detect::steer::{self, Fate, Steering};
 use race::{Evidence, Race, Report};
@@ -109,7 +109,7 @@ impl Search<'_> {
                 Some(folder) => folder,
                 None => match reporting.begin_recording(self.words)? {
                     Some((_, directory)) => (directory, false),
-                    None => (temporary_directory()?, true),
+                    None => (temporary::folder()?, true),
                 },
             };
             let wanted = left.iter().map(|index| &candidates[*index]);

@@ -18,6 +18,7 @@ mod plain_objects;
 mod reporting;
 mod response_files;
 mod runs;
+mod temporary;
 
 /// Finds the data races in a Linux x86-64 program and says what each can do.
 #[derive(Parser)]
@@ -112,5 +113,6 @@ fn main() {
         eprintln!("deadheat: {}", failure.message);
         failure.code
     });
+    temporary::clean();
     std::process::exit(code);
 }

@@ -429,3 +429,34 @@ int main(void) {
     assert_eq!(ended.status.code(), Some(66), "{said}");
     assert!(said.contains("data race #1"), "{said}");
 }
+
+#[test]
+fn a_run_that_is_not_kept_leaves_nothing_behind() {
+    let desk = Desk::new();
+    let folder = desk.path().join("temporary");
+    fs::create_dir(&folder).unwrap();
+    let left = || fs::read_dir(&folder).unwrap().count();
+    let start = |line: &str| {
+        Command::new(env!("CARGO_BIN_EXE_deadheat"))
+            .args(["run", "--no-store", "--", "sh", "-c", line])
+            .env("TMPDIR", &folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    };
+    assert!(start("echo done").wait().unwrap().success());
+    assert_eq!(left(), 0, "after a normal end");
+    let mut endless = start("while :; do :; done");
+    let until = |wanted: usize, what: &str| {
+        let begun = std::time::Instant::now();
+        while left() != wanted {
+            assert!(begun.elapsed().as_secs() < 30, "{what}");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    };
+    until(1, "no folder for the recording");
+    endless.kill().unwrap();
+    endless.wait().unwrap();
+    until(0, "the folder stays after kill -9");
+}

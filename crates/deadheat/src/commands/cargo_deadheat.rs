@@ -9,9 +9,10 @@
 
 use super::Failure;
 use super::record::{self, ScheduleArguments};
-use super::run::{find_and_play, record_run, temporary_directory};
+use super::run::{find_and_play, record_run};
 use crate::exploration::ExploreOptions;
 use crate::reporting::ReportOptions;
+use crate::temporary;
 use report::{Store, Stream};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::ExitStatusExt;
@@ -116,7 +117,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let reporting = arguments.report.prepare(Stream::Stderr)?;
     let me = std::env::current_exe()
         .map_err(|error| failed(format!("cannot find my own executable: {error}")))?;
-    let collect = temporary_directory()?;
+    let collect = temporary::folder()?;
     let absolute = |path: &Path| {
         std::path::absolute(path)
             .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))
@@ -150,8 +151,6 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         ))
     });
     let reports = collected(&collect);
-    // What cannot be removed is in the way of nobody.
-    let _ = std::fs::remove_dir_all(&collect);
     let status = status?;
     let code = status
         .code()
@@ -212,16 +211,13 @@ pub fn run_one(arguments: &RunnerArguments) -> Result<i32, Failure> {
         .collect();
     let (directory, temporary) = match &arguments.store {
         Some(folder) => (Store::create(folder)?.begin_recording(&words)?.1, false),
-        None => (temporary_directory()?, true),
+        None => (temporary::folder()?, true),
     };
     let options = detect::Options::default();
     let schedule = arguments.schedule.choice();
     let recorded = record_run(&directory, &program, schedule, false, None, Some(&options))?;
     let explore = Some(&arguments.explore);
     let found = find_and_play(&directory, explore, &options, recorded.look);
-    if temporary {
-        let _ = std::fs::remove_dir_all(&directory);
-    }
     let mut report = found?;
     if temporary {
         report.recordings.clear();

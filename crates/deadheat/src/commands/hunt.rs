@@ -79,16 +79,6 @@ impl From<hunt::Error> for Failure {
     }
 }
 
-/// Removes the folder of the recordings that were not needed.
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // What cannot be removed is in the way of nobody.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// How often the test fails without deadheat.
 #[derive(Clone, Copy)]
 struct Native {
@@ -106,7 +96,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     {
         return Err(vm::record::RecordError::Exists(output.clone()).into());
     }
-    let scratch = Scratch(super::run::temporary_directory()?);
+    let scratch = crate::temporary::folder()?;
     hunt::be_patient();
     let native = native(arguments);
     let defaults = Settings::default();
@@ -118,7 +108,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         fail_if: arguments.fail_if.clone(),
     };
     let mut line = Line::new();
-    let mut found = hunt::hunt(&program, &settings, &scratch.0, &mut |doing| {
+    let mut found = hunt::hunt(&program, &settings, &scratch, &mut |doing| {
         line.show(doing);
     })?;
     drop(line);

@@ -8,11 +8,11 @@ use crate::interrupts::Spared;
 use crate::orders;
 use crate::phase;
 use crate::reporting::ReportOptions;
+use crate::temporary;
 use detect::FirstLook;
 use report::Stream;
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use vm::{Program, ScheduleChoice, Vm};
 
@@ -161,7 +161,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
             Some(directory) => (directory.clone(), false),
             None => match reporting.begin_recording(&words)? {
                 Some((_, directory)) => (directory, false),
-                None => (temporary_directory()?, true),
+                None => (temporary::folder()?, true),
             },
         };
         let row = number % arguments.schedules;
@@ -217,23 +217,4 @@ pub fn find_and_play(
         Some(options),
     )?;
     Ok(report)
-}
-
-/// A fresh folder of this process, among the temporary files.
-pub fn temporary_directory() -> Result<PathBuf, Failure> {
-    let base = std::env::temp_dir();
-    for number in 0..u32::MAX {
-        let path = base.join(format!("deadheat-{}-{number}", std::process::id()));
-        match std::fs::DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => return Ok(path),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => {
-                return Err(Failure::usage(format!(
-                    "cannot make a directory for the recording in {}: {error} (set TMPDIR)",
-                    base.display()
-                )));
-            }
-        }
-    }
-    Err(Failure::usage("no free name for a temporary directory"))
 }

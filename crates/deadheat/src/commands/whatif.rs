@@ -77,7 +77,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         (None, Some(Place(lines))) => (Change::AddLock(lines.clone()), lines),
         (None, None) => return Err(Failure::usage("give --remove-sync or --add-lock")),
     };
-    let folder = super::run::temporary_directory()?;
+    let folder = crate::temporary::folder()?;
     let settings = Settings {
         runs: arguments.runs,
         seed: arguments.seed,
@@ -95,8 +95,6 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
                 Change::AddLock(_) => added(&answer, lines),
             }
         });
-    // What cannot be removed is in the way of nobody.
-    let _ = std::fs::remove_dir_all(&folder);
     let told = result?;
     let text = if arguments.json {
         format!("{:#}\n", told.json)
