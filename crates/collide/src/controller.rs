@@ -66,6 +66,8 @@ const SETTING: f64 = 0.4;
 const ENOUGH: usize = 64;
 /// The share of the goal that waits may use.
 const WAITS: f64 = 0.12;
+/// Samples a second that the default goal gives most programs.
+const USUAL_RATE: f64 = 300.0;
 
 /// Sums since the pace was last set.
 #[derive(Debug, Clone, Default)]
@@ -175,12 +177,13 @@ impl Controller {
         (left * seconds * cpus / each) as usize
     }
 
-    /// The share of the time that waits may take: all of the default goal where a
-    /// rate is asked for, because the rate says what the rest may cost.
+    /// The share of the time that waits may take. Where a rate is asked for that
+    /// says what the rest may cost, and waits may take all of the default goal;
+    /// less at a low rate, which is asked for to be cheap.
     pub fn wait_share(&self) -> f64 {
         match self.goal {
             Goal::Overhead(share) => share * WAITS,
-            Goal::Rate(_) => self.goal_share(),
+            Goal::Rate(rate) => self.goal_share() * (rate / USUAL_RATE).min(1.0),
         }
     }
 
@@ -241,6 +244,13 @@ mod tests {
             (250.0..350.0).contains(&controller.rate()),
             "{controller:?}"
         );
+    }
+
+    #[test]
+    fn waits_cost_little_at_a_low_rate() {
+        let share = |rate| Controller::new(Goal::Rate(rate)).wait_share();
+        assert_eq!(share(1000.0), 0.05);
+        assert!(share(30.0) < 0.006);
     }
 
     #[test]

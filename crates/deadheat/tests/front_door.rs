@@ -410,14 +410,22 @@ int main(void) {
         .args([&program, &source])
         .status();
     assert!(built.unwrap().success());
-    let mut child = Command::new(env!("CARGO_BIN_EXE_deadheat"))
+    let mut command = Command::new(env!("CARGO_BIN_EXE_deadheat"));
+    command
         .args(["run", "--no-store", "--no-classify", "--"])
         .arg(&program)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .unwrap();
+        .process_group(0);
+    // SAFETY: one system call. What a shell starts in the background ignores
+    // the keyboard, and so would the program.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        })
+    };
+    let mut child = command.spawn().unwrap();
     let mut line = String::new();
     let mut output = BufReader::new(child.stdout.take().unwrap());
     output.read_line(&mut line).unwrap();
