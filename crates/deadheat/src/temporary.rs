@@ -110,8 +110,11 @@ fn clean_after(process: &OwnedFd, folder: &Path) {
         }
         libc::syscall(libc::SYS_close_range, fd + 1, u32::MAX, 0);
         libc::chdir(c"/".as_ptr());
-        // Who kills everything called deadheat leaves this one to its task.
+        // Who ends everything called deadheat leaves this one to its task.
         libc::prctl(libc::PR_SET_NAME, c"dh-cleaner".as_ptr());
+        for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
         let mut ended = libc::pollfd {
             fd,
             events: libc::POLLIN,
