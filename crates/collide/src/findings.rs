@@ -240,20 +240,24 @@ impl Findings {
     /// All races with their labels, in report order: those that fit a pattern
     /// of harmless ones last.
     pub fn finish(&self) -> Vec<Race> {
+        let instead: Vec<Option<usize>> = self
+            .found
+            .iter()
+            .map(|finding| self.seen_instead(finding))
+            .collect();
         let mut races = Vec::new();
-        for finding in &self.found {
-            if self.seen_instead(finding).is_some() {
+        for (at, finding) in self.found.iter().enumerate() {
+            if instead[at].is_some() {
                 continue;
             }
             let mut race = finding.race.clone();
             race.labels
                 .extend(self.labels(finding).into_iter().map(String::from));
-            let unseen = self.found.iter().filter(|other| {
-                self.seen_instead(other)
-                    .is_some_and(|seen| std::ptr::eq(seen, finding))
-            });
-            for evidence in unseen.flat_map(|other| &other.race.evidence) {
-                add_evidence(&mut race, evidence.text.clone());
+            let unseen = self.found.iter().zip(&instead);
+            for (other, _) in unseen.filter(|(_, instead)| **instead == Some(at)) {
+                for evidence in &other.race.evidence {
+                    add_evidence(&mut race, evidence.text.clone());
+                }
             }
             races.push(race);
         }
@@ -265,12 +269,12 @@ impl Findings {
     }
 
     /// The race with both sides seen that an unseen writer adds nothing to.
-    fn seen_instead(&self, finding: &Finding) -> Option<&Finding> {
+    fn seen_instead(&self, finding: &Finding) -> Option<usize> {
         let seen = |finding: &Finding| finding.usages.len() == 2;
         if seen(finding) {
             return None;
         }
-        self.found.iter().find(|other| {
+        self.found.iter().position(|other| {
             seen(other)
                 && other.location == finding.location
                 && other

@@ -1,4 +1,4 @@
-//! Folders for recordings that nobody is to see.
+//! Folders for what nobody is to see: recordings that are not kept, a socket.
 //!
 //! All of a process lie in one folder of its own among the temporary files. It
 //! is gone when the process is, whatever ended it: `clean` removes it at a
@@ -25,7 +25,7 @@ pub fn folder() -> Result<PathBuf, Failure> {
     let base = std::env::temp_dir();
     let refused = |error: io::Error| {
         Failure::usage(format!(
-            "cannot make a directory for the recording in {}: {error} (set TMPDIR)",
+            "cannot make a directory in {}: {error} (set TMPDIR)",
             base.display()
         ))
     };

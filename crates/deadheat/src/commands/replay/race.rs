@@ -6,7 +6,6 @@ use clap::{Args, ValueEnum};
 use race::{Instance, Moment, Race, Report};
 use report::Store;
 use std::io::IsTerminal;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -385,12 +384,7 @@ fn with_gdb(plan: &Plan) -> Result<i32, Failure> {
         message: error.to_string(),
     })?;
     session.again = false;
-    let folder = std::env::temp_dir().join(format!("deadheat-gdb-{}", std::process::id()));
-    std::fs::DirBuilder::new()
-        .mode(0o700)
-        .create(&folder)
-        .map_err(|error| failure("cannot make a folder for gdb's socket (set TMPDIR)", error))?;
-    let socket = folder.join("socket");
+    let socket = crate::temporary::folder()?.join("socket");
     let mut door = Door::open(&socket.display().to_string())
         .map_err(|error| failure("cannot listen for gdb", error))?;
     let program = String::from_utf8_lossy(&session.program).into_owned();
@@ -415,7 +409,5 @@ fn with_gdb(plan: &Plan) -> Result<i32, Failure> {
             ended.map_err(|error| failure("waiting for gdb", error))
         });
     drop(door);
-    // What cannot be removed is in the way of nobody.
-    let _ = std::fs::remove_dir(&folder);
     served.map(|_| 0)
 }
