@@ -27,7 +27,7 @@ demo:
 	cargo build --release -p deadheat
 	@mkdir -p target/demo
 	gcc -g -pthread examples/tally.c -o target/demo/tally
-	target/release/deadheat run --store target/demo/store --quantum 2000 -- target/demo/tally; \
+	$${CARGO_TARGET_DIR:-target}/release/deadheat run --store target/demo/store --quantum 2000 -- target/demo/tally; \
 		[ $$? -eq 66 ]
 
 # Installs what `make build` built: make build && sudo make install
