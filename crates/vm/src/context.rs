@@ -173,12 +173,12 @@ const QUICK_512: u64 = 2;
 // saved the guest's rsp and loaded the host's.
 //
 // xsave and xrstor take 80 ns each, moves by hand 15: those are used unless the
-// x87 unit is in use, or the registers of 512 bits are not, where there are
-// such. The area has the format of xsave all the same. Which components are in
-// use (XINUSE; bits 2 and 6 the upper parts of registers 0 to 15, 5 masks, 7
-// registers 16 to 31) is the guest's to see: its own xsave writes it to memory.
-// So on the way in it is compared with what was saved, and xrstor has the last
-// word.
+// x87 unit is in use. The area has the format of xsave all the same. Which
+// components are in use (XINUSE; bits 2 and 6 the upper parts of registers 0 to
+// 15, 5 masks, 7 registers 16 to 31) is between this code and the processor: the
+// guest never sees it (`extended_state.rs`). Moves by hand cannot put a
+// component back to where it is not in use, so where one is on the way in that
+// must be in its initial state, xrstor has the last word.
 global_asm!(
     ".global deadheat_vm_enter",
     "deadheat_vm_enter:",
@@ -214,6 +214,7 @@ global_asm!(
     "jz 21f",
     "mov eax, r8d",
     "and eax, 0xa0",
+    "jz 21f",
     "cmp eax, 0xa0",
     "jne 20f",
     "mov rsi, gs:[{high_at}]",
@@ -250,8 +251,9 @@ global_asm!(
     "24:",
     "mov ecx, 1",
     "xgetbv",
-    "xor eax, r8d",
-    "test eax, 0xe7",
+    "not r8d",
+    "and eax, r8d",
+    "test eax, 0xa1",
     "jz 29f",
     "mov rcx, gs:[{xsave_area}]",
     "20:",
@@ -338,6 +340,7 @@ global_asm!(
     "jz 31f",
     "mov edx, eax",
     "and edx, 0xa0",
+    "jz 33f",
     "cmp edx, 0xa0",
     "jne 30f",
     "mov rsi, gs:[{high_at}]",
@@ -350,6 +353,7 @@ global_asm!(
     ".irp n, 0, 1, 2, 3, 4, 5, 6, 7",
     "kmovq [rsi + 8 * \\n], k\\n",
     ".endr",
+    "33:",
     "test eax, 0x40",
     "jz 31f",
     "mov rsi, gs:[{upper_at}]",
@@ -474,8 +478,7 @@ impl Context {
     }
 }
 
-/// Which vector registers can be saved by hand: all that the guest has, or none
-/// (protection keys are left to xsave).
+/// Which vector registers can be saved by hand: all that the guest has, or none.
 fn quick_registers() -> u64 {
     const AVX: u64 = 0x7;
     const AVX_512: u64 = 0xe7;

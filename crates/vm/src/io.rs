@@ -81,8 +81,6 @@ impl ReplayBooks {
 
 /// Tags of inputs that are not system calls.
 pub mod tag {
-    pub const CPUID: u32 = 0x1_0000;
-    pub const XGETBV: u32 = 0x1_0001;
     pub const MAPPED_FILE: u32 = 0x1_0002;
     pub const PROCESS: u32 = 0x1_0003;
     pub const RANDOM: u32 = 0x1_0004;
@@ -239,7 +237,7 @@ impl Io {
             Io::Copy(copy) => {
                 let asking = copy.asking;
                 let Some(effect) = copy.inputs().answer(&asking, tag) else {
-                    if asking.harmless || tag == tag::XGETBV {
+                    if asking.harmless {
                         return Ok(perform().0);
                     }
                     return Ok(without_answer(tag));
@@ -282,8 +280,6 @@ impl Io {
                 let bytes = effect.writes.pop().map(|(_, bytes)| bytes);
                 Ok((effect.result, bytes.unwrap_or_default()))
             }
-            // The answer depends on a register, and is the same for ever.
-            Io::Copy(_) if tag == tag::CPUID => Ok(perform()),
             Io::Copy(copy) => {
                 let asking = copy.asking;
                 let Some(mut effect) = copy.inputs().answer(&asking, tag) else {
@@ -469,8 +465,6 @@ fn without_answer(tag: u32) -> i64 {
 /// Name of an input's source, for messages.
 pub fn describe(tag: u32) -> String {
     match tag {
-        tag::CPUID => "cpuid".into(),
-        tag::XGETBV => "xgetbv".into(),
         tag::MAPPED_FILE => "a file mapping".into(),
         tag::PROCESS => "a process start".into(),
         tag::RANDOM => "a random number".into(),

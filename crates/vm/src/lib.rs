@@ -28,6 +28,7 @@ mod clock;
 pub mod copy;
 mod emit;
 mod emulate;
+mod extended_state;
 mod fault;
 mod flags;
 pub mod guard;
@@ -37,6 +38,7 @@ mod io;
 mod layout;
 mod loader;
 mod machine;
+mod processor;
 mod session;
 pub mod snapshot;
 pub mod state;
@@ -95,6 +97,8 @@ pub struct Divergence {
     pub path: Option<PathBuf>,
     pub moment: Option<Moment>,
     pub regs: Option<Registers>,
+    /// What may be the reason, though everything was replayed.
+    pub reason: Option<String>,
 }
 
 impl Divergence {
@@ -104,6 +108,7 @@ impl Divergence {
             path: None,
             moment: None,
             regs: None,
+            reason: None,
         })
     }
 }
@@ -122,6 +127,9 @@ impl std::fmt::Display for Divergence {
             for (name, value) in context::reg::NAMES.iter().zip(regs.gpr) {
                 write!(f, " {name} {value:#x}")?;
             }
+        }
+        if let Some(reason) = &self.reason {
+            write!(f, "; {reason}")?;
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use crate::io::{Io, ReplayBooks, tag};
 use crate::kernel::Kernel;
 use crate::loader::Program;
 use crate::machine::{Pace, Vm};
+use crate::processor::Processor;
 use crate::record::{
     Files, InputReader, InputWriter, ProcessFacts, Recording, StepReader, StepWriter,
 };
@@ -128,7 +129,9 @@ impl Vm {
             parent: 0,
         }
         .write(&folder)?;
-        let mut vm = Vm::new(io, pace)?;
+        let processor = Processor::host();
+        processor.write(&recording.directory)?;
+        let mut vm = Vm::new(io, pace, processor.clone())?;
         vm.tree = Some(Tree::new(recording.directory.clone(), Children::All)?);
         vm.leave_out(&recording.manifest.left_out);
         if let (Some(bytes), Some(find)) = (recording.manifest.guard, find) {
@@ -144,7 +147,7 @@ impl Vm {
             policy: schedule.policy.build(schedule.seed, schedule.quantum),
             steps: None,
         };
-        let mut vm = Vm::new(Io::Live, pace)?;
+        let mut vm = Vm::new(Io::Live, pace, Processor::host().clone())?;
         vm.tree = Some(Tree::new(PathBuf::new(), Children::All)?);
         vm.start(program, schedule.seed)?;
         Ok(vm)
@@ -187,7 +190,8 @@ impl Vm {
             )),
         };
         let pace = Pace::Follow(StepReader::open(&folder.join("schedule"))?);
-        let mut vm = Vm::new(io, pace)?;
+        let processor = Processor::read(&recording.directory)?;
+        let mut vm = Vm::new(io, pace, processor)?;
         vm.tree = Some(Tree::new(recording.directory.clone(), children)?);
         let manifest = &recording.manifest;
         vm.leave_out(&manifest.left_out);

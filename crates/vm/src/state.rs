@@ -11,7 +11,7 @@ use crate::layout::PAGE;
 use crate::machine::Vm;
 use crate::memory;
 use crate::space::Mapping;
-use crate::vector::{HIGH_512, OPMASK, UPPER_256, UPPER_512, component};
+use crate::vector::{HIGH_512, OPMASK, SSE, UPPER_256, UPPER_512};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -68,35 +68,20 @@ impl Vm {
         hash.digest()
     }
 
-    /// x87 and vector registers, with components in their initial state counted as
-    /// zero whatever is in the save area.
+    /// x87 and vector registers, those in their initial state counted as zero.
     fn hash_vector(&self, thread: u32, hash: &mut Xxh3) {
         let Some(thread) = self.threads.get(&thread) else {
             return;
         };
-        let bytes = &thread.vector.bytes;
-        let mut in_use = [0; 8];
-        in_use.copy_from_slice(&bytes[512..520]);
-        let in_use = u64::from_le_bytes(in_use);
-        if in_use & 1 != 0 {
-            // Control, status and tag words; the eight registers.
-            hash.update(&bytes[0..6]);
-            hash.update(&bytes[32..160]);
-        } else {
-            hash.update(&[0x7f, 3, 0, 0, 0, 0]);
-            hash.update(&[0; 128]);
-        }
-        // mxcsr
-        hash.update(&bytes[24..28]);
-        let wide =
-            [UPPER_256, OPMASK, UPPER_512, HIGH_512].map(|number| (number, component(number)));
-        for (number, place) in [(1, 160..416)].into_iter().chain(wide) {
-            let part = &bytes[place];
-            let used = in_use & (1 << number) != 0 && part.iter().any(|byte| *byte != 0);
-            hash.update(&[u8::from(used)]);
-            if used {
-                hash.update(part);
-            }
+        let vector = &thread.vector;
+        let x87 = vector.x87();
+        hash.update(&x87.words);
+        hash.update(x87.registers.as_flattened());
+        hash.update(&vector.mxcsr().to_le_bytes());
+        for number in [SSE, UPPER_256, OPMASK, UPPER_512, HIGH_512] {
+            let part = vector.part(number);
+            hash.update(&[u8::from(part.is_some())]);
+            hash.update(part.unwrap_or_default());
         }
     }
 
@@ -170,30 +155,36 @@ impl Vm {
         let Some(thread) = self.threads.get(&thread) else {
             return Vec::new();
         };
-        let bytes = &thread.vector.bytes;
-        let word = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&bytes[at..at + 8]);
-            u64::from_le_bytes(word)
-        };
-        let in_use = word(512);
+        let vector = &thread.vector;
         let mut words = Vec::with_capacity(VECTOR_WORDS);
-        // Words of a component at an offset of the standard format.
-        let mut add = |component: u32, offset: usize, count: usize| {
-            let used = in_use & 1 << component != 0;
-            words.extend((0..count).map(|index| if used { word(offset + 8 * index) } else { 0 }));
-        };
-        add(0, 32, 16);
-        for number in 0..16 {
-            add(1, 160 + 16 * number, 2);
-            add(UPPER_256, 576 + 16 * number, 2);
-            add(UPPER_512, component(UPPER_512).start + 32 * number, 4);
+        for register in vector.x87().registers {
+            let mut slot = [0; 16];
+            slot[..10].copy_from_slice(&register);
+            words.extend(as_words(&slot));
         }
-        add(HIGH_512, component(HIGH_512).start, 128);
-        add(OPMASK, component(OPMASK).start, 8);
-        words.push(word(24) & 0xffff_ffff);
+        // Words `from..from + count` of a component.
+        let mut add = |number: u32, from: usize, count: usize| match vector.part(number) {
+            Some(part) => words.extend(as_words(&part[8 * from..8 * (from + count)])),
+            None => words.extend(std::iter::repeat_n(0, count)),
+        };
+        for number in 0..16 {
+            add(SSE, 2 * number, 2);
+            add(UPPER_256, 2 * number, 2);
+            add(UPPER_512, 4 * number, 4);
+        }
+        add(HIGH_512, 0, 128);
+        add(OPMASK, 0, 8);
+        words.push(u64::from(vector.mxcsr()));
         words
     }
+}
+
+fn as_words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks_exact(8).map(|bytes| {
+        let mut word = [0; 8];
+        word.copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    })
 }
 
 const VECTOR_WORDS: usize = 16 + 32 * 8 + 8 + 1;

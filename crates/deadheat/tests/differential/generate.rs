@@ -36,6 +36,9 @@ fn excluded(code: Code) -> bool {
         // transactions, protection keys, waits, the stack segment.
         Xbegin | Xend | Xabort | Xtest | Wrpkru | Rdpkru | Umonitor | Umwait | Tpause | Monitor
         | Mwait | Monitorx | Mwaitx => true,
+        // The machine's tables: hidden by some processors and kernels, and by the
+        // vm always.
+        Sgdt | Sidt | Smsw | Str | Sldt => true,
         // A selector's limit holds the processor's number.
         Lsl => true,
         // Selectors are the machine's, not each guest thread's: 64-bit programs

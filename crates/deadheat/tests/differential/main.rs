@@ -11,7 +11,7 @@
 //!
 //! Not compared, because the architecture or the vm's purpose makes them
 //! differ: cpuid, time stamps, random numbers, the processor's number (rdpid,
-//! lsl), xgetbv, transactions, protection keys, monitor and wait instructions, loads of segment
+//! lsl), xgetbv, where the machine's tables are (sgdt and its kin), transactions, protection keys, monitor and wait instructions, loads of segment
 //! selectors;
 //! the x87 opcode, instruction and data pointers, which natively are lost at a
 //! switch of threads (processors save them while an exception is pending only)

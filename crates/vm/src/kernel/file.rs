@@ -772,7 +772,7 @@ impl Vm {
 
     /// The host is about to write to a guest range: code translated from
     /// there is dropped and its guard lifted.
-    pub(super) fn space_for_writing(&mut self, address: u64, length: u64) {
+    pub(crate) fn space_for_writing(&mut self, address: u64, length: u64) {
         let Some(end) = address.checked_add(length) else {
             return;
         };

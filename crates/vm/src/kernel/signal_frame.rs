@@ -1,17 +1,19 @@
 //! The frame that a signal handler finds on its stack, and the way back.
 //!
 //! Exactly the kernel's x86-64 `rt_sigframe`: programs and run-time libraries
-//! (Go, unwinders, JITs) read and change it. The vector state is the machine's
-//! XSAVE image behind the kernel's magic words, with components in their
-//! initial state written as such, so that the same execution has the same
+//! (Go, unwinders, JITs) read and change it. The vector state is an XSAVE image
+//! (`extended_state.rs`) with the kernel's magic words. Which components the
+//! processor had in use is not in it, so that the same execution has the same
 //! bytes on the stack every time.
 
 use super::signal::{Action, AlternateStack, SignalInfo, Trap};
 use super::{Halt, Outcome};
 use crate::context::{Registers, reg};
+use crate::extended_state;
 use crate::machine::Vm;
 use crate::memory::{self, BadAddress};
-use crate::vector::{COMPONENTS, VectorState, XSAVE_SIZE, component, guest_xcr0};
+use crate::processor::{EXTENDED_AT, Processor};
+use crate::vector::{MXCSR_AT, VectorState};
 
 const RED_ZONE: u64 = 128;
 const FRAME_SIZE: u64 = 440;
@@ -29,7 +31,9 @@ const VECTOR_POINTER_AT: usize = MACHINE_AT + 184;
 const CONTEXT_FLAGS: u64 = 7;
 const MAGIC_1: u32 = 0x4650_5853;
 const MAGIC_2: u32 = 0x4650_5845;
-/// Where in the legacy area software keeps its own words.
+/// Bytes of the legacy part.
+const LEGACY_SIZE: usize = extended_state::LEGACY_SIZE;
+/// Where in it software keeps its own words.
 const SOFTWARE_AT: usize = 464;
 
 /// General registers in the order of `sigcontext`.
@@ -56,21 +60,6 @@ const ORDER: [usize; 16] = [
 /// it would single-step the vm.
 const SETTABLE_FLAGS: u64 = 0x0005_0cd5 & !0x100;
 
-/// The components of the vector state that the guest has.
-fn present() -> impl Iterator<Item = u32> {
-    COMPONENTS
-        .into_iter()
-        .filter(|number| guest_xcr0() & (1 << number) != 0)
-}
-
-/// Bytes of the XSAVE image with the components the guest has.
-fn image_size() -> usize {
-    present()
-        .map(|number| component(number).end)
-        .max()
-        .unwrap_or(576)
-}
-
 fn put(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
@@ -82,75 +71,53 @@ fn get(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// The image as it goes into a frame.
-fn vector_image(state: &VectorState) -> Vec<u8> {
-    let size = image_size();
-    let mut image = state.bytes[..size].to_vec();
-    let in_use = get(&image, 512);
-    if in_use & 1 == 0 {
-        let initial = VectorState::default();
-        image[..24].copy_from_slice(&initial.bytes[..24]);
-        image[32..160].fill(0);
-    }
-    // Last x87 instruction and operand: addresses in the code cache, kept by
-    // some processors only.
-    image[6..24].fill(0);
-    if in_use & 2 == 0 {
-        image[160..416].fill(0);
-    }
-    image[416..512].fill(0);
-    let mut shown = 3;
-    for number in present() {
-        let part = &mut image[component(number)];
-        if in_use & (1 << number) == 0 {
-            part.fill(0);
-        } else if part.iter().any(|byte| *byte != 0) {
-            shown |= 1 << number;
-        }
-    }
-    image[512..576].fill(0);
-    put(&mut image, 512, shown);
+fn vector_image(state: &VectorState, processor: &Processor) -> Vec<u8> {
+    let mut image = extended_state::image(state, processor);
+    let size = image.len();
     let software = &mut image[SOFTWARE_AT..];
     software[..4].copy_from_slice(&MAGIC_1.to_le_bytes());
     software[4..8].copy_from_slice(&(size as u32 + 4).to_le_bytes());
-    put(software, 8, guest_xcr0());
+    put(software, 8, processor.components());
     software[16..20].copy_from_slice(&(size as u32).to_le_bytes());
     image.extend_from_slice(&MAGIC_2.to_le_bytes());
     image
 }
 
 /// The vector state a frame asks for. `None`: it cannot be read.
-fn vector_from(pointer: u64) -> Option<VectorState> {
+fn vector_from(pointer: u64, processor: &Processor) -> Option<VectorState> {
     let mut state = VectorState::default();
     if pointer == 0 {
         return Some(state);
     }
-    let legacy = memory::read_vec(pointer, 512).ok()?;
-    state.bytes[..SOFTWARE_AT].copy_from_slice(&legacy[..SOFTWARE_AT]);
+    let mut beginning = [0; EXTENDED_AT];
+    let legacy = memory::read_vec(pointer, LEGACY_SIZE).ok()?;
+    beginning[..LEGACY_SIZE].copy_from_slice(&legacy);
     let word = |at: usize| get(&legacy, at) as u32;
     let size = word(SOFTWARE_AT + 16) as usize;
     let extended = word(SOFTWARE_AT) == MAGIC_1
-        && (576..=image_size()).contains(&size)
+        && (EXTENDED_AT..=processor.area_size()).contains(&size)
         && memory::get::<u32>(pointer + size as u64) == Ok(MAGIC_2);
-    let mut in_use = 3;
+    // Without the magic words the frame holds x87 and SSE only.
+    let mut wanted = 3;
+    beginning[LEGACY_SIZE] = 3;
+    let mut rest = Vec::new();
     if extended {
-        let wanted = get(&legacy, SOFTWARE_AT + 8) & guest_xcr0();
-        let rest = memory::read_vec(pointer + 512, size - 512).ok()?;
-        in_use = get(&rest, 0) & wanted;
-        for number in present() {
-            let place = component(number);
-            if place.end <= size {
-                let part = &rest[place.start - 512..place.end - 512];
-                state.bytes[place].copy_from_slice(part);
-            } else {
-                in_use &= !(1 << number);
-            }
-        }
+        wanted = get(&legacy, SOFTWARE_AT + 8);
+        rest = memory::read_vec(pointer, size).ok()?;
+        beginning[LEGACY_SIZE..].copy_from_slice(&rest[LEGACY_SIZE..EXTENDED_AT]);
+        let in_use = get(&beginning, LEGACY_SIZE) & wanted;
+        put(&mut beginning, LEGACY_SIZE, in_use);
     }
-    put(&mut state.bytes, 512, in_use);
     // Reserved bits of MXCSR would fault when it is loaded.
-    let control = word(24) & 0xffff;
-    state.bytes[24..28].copy_from_slice(&control.to_le_bytes());
-    debug_assert!(state.bytes.len() == XSAVE_SIZE);
+    let control = word(MXCSR_AT) & 0xffff;
+    beginning[MXCSR_AT..MXCSR_AT + 4].copy_from_slice(&control.to_le_bytes());
+    let area = extended_state::Area::new(beginning, processor).ok()?;
+    let parts: Vec<(u32, Vec<u8>)> = area
+        .parts(processor, wanted)
+        .into_iter()
+        .filter_map(|(number, at, length)| Some((number, rest.get(at..at + length)?.to_vec())))
+        .collect();
+    area.restore(&mut state, processor, u64::MAX, &parts).ok()?;
     Some(state)
 }
 
@@ -192,7 +159,7 @@ impl Vm {
         if entering {
             at = alternate.start + alternate.size;
         }
-        let image = vector_image(&thread.vector);
+        let image = vector_image(&thread.vector, &self.processor);
         at = at.wrapping_sub(image.len() as u64) & !63;
         let vector = at;
         at = (at.wrapping_sub(FRAME_SIZE) & !15).wrapping_sub(8);
@@ -237,7 +204,7 @@ impl Vm {
         // The handler's `ret` has taken the restorer's address.
         let at = self.regs().gpr[reg::RSP];
         let restored = memory::read_vec(at, CONTEXT_SIZE).ok().and_then(|context| {
-            let vector = vector_from(get(&context, VECTOR_POINTER_AT))?;
+            let vector = vector_from(get(&context, VECTOR_POINTER_AT), &self.processor)?;
             Some((context, vector))
         });
         let Some((context, vector)) = restored else {

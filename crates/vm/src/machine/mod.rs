@@ -15,6 +15,7 @@ use crate::guard::Guard;
 use crate::io::Io;
 use crate::kernel::Kernel;
 use crate::observe::{AccessEvent, Observer, Sites};
+use crate::processor::Processor;
 use crate::record::{Ending, ProcessStatus, RecordError, StepReader, StepWriter};
 use crate::schedule::{Policy, SliceEnd};
 use crate::space::Space;
@@ -27,6 +28,7 @@ use code::{HOT, PendingReturn, SAMPLE};
 use left_out::LeftOutCalls;
 use race::Moment;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::rc::Rc;
 use steered::CopyState;
 
 /// Where the schedule comes from and where it goes.
@@ -86,6 +88,8 @@ struct Slice {
 }
 
 pub struct Vm {
+    /// The processor that the guest sees.
+    pub(crate) processor: Rc<Processor>,
     context: &'static mut Context,
     cache: Cache,
     translator: Translator,
@@ -184,7 +188,7 @@ pub struct Vm {
 
 impl Vm {
     /// Sets the machine up, without a program.
-    pub(crate) fn new(io: Io, pace: Pace) -> Result<Self, Error> {
+    pub(crate) fn new(io: Io, pace: Pace, processor: Processor) -> Result<Self, Error> {
         let context = Context::install()?;
         let cache = Cache::install()?;
         fault::install(cache.common_exit)?;
@@ -194,6 +198,7 @@ impl Vm {
         }
         let mut vm = Vm {
             context,
+            processor: Rc::new(processor),
             cache,
             translator: Translator::default(),
             instrumentation,
@@ -456,6 +461,16 @@ impl Vm {
     }
 
     fn run_process(&mut self, goal: Goal) -> Result<Stop, Error> {
+        self.run_slices(goal).map_err(|error| match error {
+            Error::Divergence(mut divergence) => {
+                divergence.reason = self.processor.difference();
+                divergence.into()
+            }
+            other => other,
+        })
+    }
+
+    fn run_slices(&mut self, goal: Goal) -> Result<Stop, Error> {
         let until = match goal {
             Goal::Moment(moment) => Some(moment),
             Goal::End | Goal::Tick(_) => None,

@@ -116,7 +116,7 @@ impl Vm {
     }
 
     /// Accesses recorded by the faulting instruction did not happen.
-    pub(super) fn drop_records_after_fault(&mut self) {
+    pub(crate) fn drop_records_after_fault(&mut self) {
         let pc = self.context.regs.rip;
         while self.context.ring_position >= 16 {
             let (_, site, counter) = self.record_at(self.context.ring_position - 16);

@@ -136,6 +136,7 @@ impl Vm {
                     path: Some(path),
                     moment: Some(Moment::new(slice.thread, self.executed(slice.thread))),
                     regs: Some(self.context.regs),
+                    reason: None,
                 })
                 .into())
             }

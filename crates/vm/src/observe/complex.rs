@@ -40,40 +40,28 @@ impl Machine<'_> {
     /// Bytes `at..at + N` of a vector register; a component in its initial
     /// state is zero whatever the save area holds.
     fn vector_bytes<const N: usize>(&self, number: usize, at: usize) -> [u8; N] {
-        let start = |component| vector::component(component).start;
         let (component, offset) = match (number, at) {
-            (16.., _) => {
-                let part = vector::HIGH_512;
-                (part, start(part) + 64 * (number - 16) + at)
-            }
-            (_, 0..16) => (1, 160 + 16 * number + at),
-            (_, 16..32) => (vector::UPPER_256, 576 + 16 * number + at - 16),
-            _ => {
-                let part = vector::UPPER_512;
-                (part, start(part) + 32 * number + at - 32)
-            }
+            (16.., _) => (vector::HIGH_512, 64 * (number - 16) + at),
+            (_, 0..16) => (vector::SSE, 16 * number + at),
+            (_, 16..32) => (vector::UPPER_256, 16 * number + at - 16),
+            _ => (vector::UPPER_512, 32 * number + at - 32),
         };
         let mut bytes = [0; N];
-        if self.component_in_use(component) {
-            bytes.copy_from_slice(&self.vector.bytes[offset..offset + N]);
+        if let Some(part) = self.vector.part(component) {
+            bytes.copy_from_slice(&part[offset..offset + N]);
         }
         bytes
-    }
-
-    fn component_in_use(&self, component: u32) -> bool {
-        self.vector.bytes[512] & (1 << component) != 0
     }
 
     fn mask_register(&self, register: Register) -> u64 {
         if register == Register::None {
             return u64::MAX;
         }
-        if !self.component_in_use(vector::OPMASK) {
+        let Some(part) = self.vector.part(vector::OPMASK) else {
             return 0;
-        }
-        let offset = vector::component(vector::OPMASK).start + 8 * register.number();
+        };
         let mut bytes = [0; 8];
-        bytes.copy_from_slice(&self.vector.bytes[offset..offset + 8]);
+        bytes.copy_from_slice(&part[8 * register.number()..][..8]);
         u64::from_le_bytes(bytes)
     }
 
@@ -264,9 +252,10 @@ fn other(machine: &Machine, instruction: &Instruction) -> Vec<Piece> {
         Maskmovq | Maskmovdqu | Vmaskmovdqu => {
             let (mask, width) = if instruction.mnemonic() == Maskmovq {
                 // MMX registers overlay the x87 stack.
-                let at = 32 + 16 * (instruction.op2_register().number() & 7);
+                let x87 = machine.vector.x87();
+                let register = &x87.registers[instruction.op2_register().number() & 7];
                 let mut bytes = [0; 16];
-                bytes[..8].copy_from_slice(&machine.vector.bytes[at..at + 8]);
+                bytes[..8].copy_from_slice(&register[..8]);
                 (bytes, 8)
             } else {
                 (
@@ -523,9 +512,9 @@ mod tests {
         let mut regs = Registers::default();
         regs.gpr[reg::RAX] = 0x1000;
         let mut vector = VectorState::default();
-        let masks = vector::component(vector::OPMASK).start;
-        vector.bytes[512] |= 1 << 5;
-        vector.bytes[masks + 8] = 0b1011;
+        let mut masks = [0; 64];
+        masks[8] = 0b1011;
+        vector.set_part(vector::OPMASK, Some(&masks));
         // vmovdqu32 [rax]{k1}, xmm0
         let seen = machine_with(&regs, &vector, &[0x62, 0xf1, 0x7e, 0x09, 0x7f, 0x00]);
         assert_eq!(seen, [(0x1000, 8, true), (0x100c, 4, true)]);
@@ -536,14 +525,14 @@ mod tests {
         let mut regs = Registers::default();
         regs.gpr[reg::RAX] = 0x1000;
         let mut vector = VectorState::default();
-        let masks = vector::component(vector::OPMASK).start;
-        vector.bytes[512] |= 1 << 5;
+        let mut masks = [0; 64];
         // vbroadcasti32x4 ymm0{k1}, [rax]
         let spread = [0x62, 0xf2, 0x7d, 0x29, 0x5a, 0x00];
         // vpcmpd k2{k1}, ymm1, [rax]{1to8}, 4
         let compared = [0x62, 0xf3, 0x75, 0x39, 0x1f, 0x10, 0x04];
         for (mask, expected) in [(0xf0, (16, 4)), (0, (0, 0)), (0x80, (16, 4))] {
-            vector.bytes[masks + 8] = mask;
+            masks[8] = mask;
+            vector.set_part(vector::OPMASK, Some(&masks));
             let size = |code: &[u8]| {
                 machine_with(&regs, &vector, code)
                     .first()
@@ -552,8 +541,8 @@ mod tests {
             assert_eq!((size(&spread), size(&compared)), expected, "mask {mask:#x}");
         }
         // Beyond the elements of the register.
-        vector.bytes[masks + 9] = 1;
-        vector.bytes[masks + 8] = 0;
+        masks[8..10].copy_from_slice(&[0, 1]);
+        vector.set_part(vector::OPMASK, Some(&masks));
         assert!(machine_with(&regs, &vector, &spread).is_empty());
     }
 }

@@ -4,6 +4,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | `manifest.json` | format, program, arguments, environment, schedule policy and seed |
+//! | `processor.json` | what CPUID answers, and how the extended state is laid out |
 //! | `files/` | copies of mapped files whose original may change, by hash |
 //! | `N/process.json` | for process N: its parent |
 //! | `N/files.json` | for process N: files it mapped, by hash |
@@ -33,8 +34,8 @@ use std::path::{Path, PathBuf};
 
 /// Version of the recording format. 2: streams have an end, checks include
 /// the status flags, long repeated string instructions count by parts. 3: system
-/// calls take time.
-pub const FORMAT: u16 = 4;
+/// calls take time. 5: the processor is described.
+pub const FORMAT: u16 = 5;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -436,7 +437,7 @@ pub fn create_folder(path: &Path) -> Result<(), RecordError> {
 }
 
 /// Writes a small JSON file whole or not at all.
-fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
+pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
     let fail = |error| RecordError::write(path, error);
     let temporary = path.with_extension("new");
     let text = serde_json::to_vec_pretty(value).map_err(|error| fail(error.into()))?;

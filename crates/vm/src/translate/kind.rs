@@ -44,11 +44,11 @@ pub(super) fn classify_end(instruction: &Instruction) -> End {
         Syscall => return End::Syscall,
         Pause => return End::Pause,
         Cpuid | Rdtsc | Rdtscp | Rdrand | Rdseed | Xgetbv | Rdpid | Rdgsbase | Wrgsbase
-        | Xbegin | Sysenter | Iret | Iretd | Iretq | Retf | Sysexit | Sysret => {
-            return End::Emulate;
-        }
-        Fnstenv | Fstenv | Fnsave | Fsave | Fxsave | Fxsave64 | Xsave | Xsave64 | Xsavec
-        | Xsavec64 | Xsaveopt | Xsaveopt64 => return End::StoresPointers,
+        | Xbegin | Sysenter | Iret | Iretd | Iretq | Retf | Sysexit | Sysret | Fxsave
+        | Fxsave64 | Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor
+        | Xrstor64 | Rdpmc | Rdpru | Monitorx | Mwaitx | Umonitor | Umwait | Tpause | Rdpkru
+        | Wrpkru | Sgdt | Sidt | Smsw | Str | Sldt | Lsl => return End::Emulate,
+        Fnstenv | Fstenv | Fnsave | Fsave => return End::StoresPointers,
         Ud0 | Ud1 | Ud2 | Int3 | Int1 | Hlt => return End::Trap,
         Int | Lgs => return End::Emulate,
         // Loading GS would take the vm's own context away.
