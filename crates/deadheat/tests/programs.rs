@@ -16,6 +16,8 @@
 //! - `compare`: a sed script for what may differ between two native runs, or
 //!   `exit` to compare nothing but the exit status with the native run;
 //! - `fast: yes`: part of the cut that `make test` runs;
+//! - `identity: yes`: part of the corpus of many recordings (below), `identity:
+//!   cut`: and of its cut that `make test` runs;
 //! - `fails`: it does not work yet, and why. It is run all the same, and must
 //!   fail: what begins to work has to be said.
 //!
@@ -28,6 +30,12 @@
 //!
 //! DEADHEAT_TEST_ALL=1 runs all of them, DEADHEAT_PROGRAMS_TABLE=FILE writes
 //! the table that docs/results/programs.md holds.
+//!
+//! A divergence may come once in hundreds of recordings. So the programs that
+//! say `identity` are recorded many times, every other time on a machine kept
+//! busy, and each recording is replayed twice: ten recordings of the cut, and
+//! with DEADHEAT_IDENTITY_RECORDINGS=N so many of all of them, and nothing else
+//! is done.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -42,6 +50,12 @@ const DEADHEAT: &str = env!("CARGO_BIN_EXE_deadheat");
 
 /// No run here takes as long as this on a quiet machine.
 const PATIENCE: Duration = Duration::from_secs(240);
+
+/// Of each recording of the corpus of many recordings.
+const REPLAYS: usize = 2;
+
+/// Of each program in the cut of that corpus.
+const CUT_RECORDINGS: usize = 10;
 
 /// What every `prepare`, `run` and `load` may use.
 const PRELUDE: &str = r#"
@@ -355,6 +369,23 @@ impl Place<'_> {
             }
         }
         let replayed = self.replay()?;
+        self.compare(&recorded, &replayed)?;
+        Ok(Figures {
+            native: native.seconds,
+            recorded: recorded.seconds,
+            replayed: replayed.seconds,
+            bytes: size_of_folder(&self.recording()),
+            processes: std::fs::read_dir(self.recording()).map_or(0, |entries| {
+                entries
+                    .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+                    .filter(|name| name.parse::<u32>().is_ok())
+                    .count()
+            }),
+        })
+    }
+
+    /// A replay gives what the recorded run gave.
+    fn compare(&self, recorded: &Run, replayed: &Run) -> Result<(), String> {
         if replayed.status != recorded.status {
             return Err(format!(
                 "replayed: {}, recorded {}; it says: {}",
@@ -378,18 +409,54 @@ impl Place<'_> {
                 }
             }
         }
-        Ok(Figures {
-            native: native.seconds,
-            recorded: recorded.seconds,
-            replayed: replayed.seconds,
-            bytes: size_of_folder(&self.recording()),
-            processes: std::fs::read_dir(self.recording()).map_or(0, |entries| {
-                entries
-                    .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-                    .filter(|name| name.parse::<u32>().is_ok())
-                    .count()
-            }),
-        })
+        Ok(())
+    }
+
+    /// Records many times and replays each recording twice; how many replays.
+    fn check_often(&self, recordings: usize) -> Result<usize, String> {
+        for number in 0..recordings {
+            let busy = number % 2 == 1;
+            let load = busy.then(Busy::start);
+            let _ = std::fs::remove_dir_all(self.recording());
+            let under = format!("{DEADHEAT} record -o {} --", self.recording().display());
+            let recorded = self.run(&under, "recorded")?;
+            for replay in 1..=REPLAYS {
+                let replayed = self.replay()?;
+                self.compare(&recorded, &replayed).map_err(|message| {
+                    format!(
+                        "recording {number} ({}), replay {replay}: {message}; to see it: deadheat replay --diagnose {}",
+                        if busy { "machine busy" } else { "machine idle" },
+                        self.recording().display()
+                    )
+                })?;
+            }
+            drop(load);
+        }
+        Ok(recordings * REPLAYS)
+    }
+}
+
+/// Keeps every processor busy as long as it lives.
+struct Busy(Vec<Child>);
+
+impl Busy {
+    fn start() -> Busy {
+        let processors = std::thread::available_parallelism().map_or(2, usize::from);
+        let spin = || {
+            Command::new("sh")
+                .args(["-c", "ulimit -t 600; while :; do :; done"])
+                .spawn()
+        };
+        Busy((0..2 * processors).filter_map(|_| spin().ok()).collect())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
@@ -525,16 +592,105 @@ fn main() -> ExitCode {
         .unwrap_or(2);
     let root = std::env::temp_dir().join(format!("deadheat-programs-{}", std::process::id()));
     std::fs::create_dir_all(&root).expect("a temporary folder can be made");
-    let cases: Vec<Case> = read_cases()
-        .into_iter()
-        .filter(|case| {
-            if wanted.is_empty() {
-                all || case.field("fast") == "yes"
-            } else {
-                wanted.iter().any(|wanted| case.name().contains(wanted))
+    let chosen = |field: &str, values: &[&str]| -> Vec<Case> {
+        let is_wanted = |case: &Case| {
+            wanted.is_empty() || wanted.iter().any(|wanted| case.name().contains(wanted))
+        };
+        read_cases()
+            .into_iter()
+            .filter(|case| is_wanted(case))
+            .filter(|case| values.is_empty() || values.contains(&case.field(field)))
+            .collect()
+    };
+    let recordings: Option<usize> = std::env::var("DEADHEAT_IDENTITY_RECORDINGS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let code = if let Some(recordings) = recordings {
+        let cases = chosen("identity", &["yes", "cut"]);
+        often(&cases, recordings, &root, true)
+    } else if all || !wanted.is_empty() {
+        once(&chosen("fast", &[]), jobs, &root, all)
+    } else {
+        match once(&chosen("fast", &["yes"]), jobs, &root, all) {
+            ExitCode::SUCCESS => often(&chosen("identity", &["cut"]), CUT_RECORDINGS, &root, false),
+            failure => failure,
+        }
+    };
+    if code == ExitCode::SUCCESS {
+        let _ = std::fs::remove_dir_all(&root);
+    }
+    code
+}
+
+/// Many recordings of each program, one program after the other.
+fn often(cases: &[Case], recordings: usize, root: &Path, all: bool) -> ExitCode {
+    let (mut replays, mut lazy, mut failures) = (0, 0, Vec::new());
+    let mut tried = 0;
+    for case in cases {
+        let missing = missing_packages(case);
+        if !missing.is_empty() && !all {
+            println!("{}: left out, needs {}", case.name(), missing.join(" "));
+            continue;
+        }
+        tried += 1;
+        let place = Place {
+            case,
+            folder: root.join(format!("often-{}", case.name())),
+            port: free_port(),
+        };
+        let before = Instant::now();
+        let result = match missing.is_empty() {
+            true => std::fs::create_dir_all(&place.folder)
+                .map_err(|error| error.to_string())
+                .and_then(|()| place.check_often(recordings)),
+            false => Err(format!("packages missing: {}", missing.join(" "))),
+        };
+        match result {
+            Ok(count) => {
+                replays += count;
+                lazy += usize::from(is_lazily_bound(case));
+                println!(
+                    "{}: {count} replays of {recordings} recordings alike ({:.1} s)",
+                    case.name(),
+                    before.elapsed().as_secs_f64()
+                );
+                let _ = std::fs::remove_dir_all(&place.folder);
             }
-        })
-        .collect();
+            Err(message) => {
+                println!("FAILED {}: {message}", case.name());
+                failures.push(case.name());
+            }
+        }
+    }
+    println!(
+        "corpus: {tried} programs ({lazy} of them lazily bound), {recordings} recordings each, \
+         every other one on a busy machine: {replays} replays alike, {} programs with one that was not{}{}",
+        failures.len(),
+        if failures.is_empty() { "" } else { ": " },
+        failures.join(" ")
+    );
+    if failures.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        println!("what they left is in {}", root.display());
+        ExitCode::FAILURE
+    }
+}
+
+/// The program that a case names first has its functions looked up at their
+/// first call.
+fn is_lazily_bound(case: &Case) -> bool {
+    let script = "readelf -dlW \"$(readlink -f \"$(command -v \"$0\")\")\"";
+    let name = case.field("run").split_whitespace().next().unwrap_or("");
+    let output = Command::new("sh").args(["-c", script, name]).output();
+    output.is_ok_and(|output| {
+        let text = String::from_utf8_lossy(&output.stdout);
+        text.contains("(JMPREL)") && !text.contains("BIND_NOW") && !text.contains(" NOW")
+    })
+}
+
+/// Each program natively, recorded and replayed.
+fn once(cases: &[Case], jobs: usize, root: &Path, all: bool) -> ExitCode {
     let next = Mutex::new(0..cases.len());
     let rows = Mutex::new(BTreeMap::new());
     std::thread::scope(|scope| {
@@ -543,7 +699,7 @@ fn main() -> ExitCode {
                 loop {
                     let index = next.lock().expect("no thread panics").next();
                     let Some(index) = index else { return };
-                    let row = one(&cases[index], &root, all);
+                    let row = one(&cases[index], root, all);
                     if let Some(row) = row {
                         rows.lock().expect("no thread panics").insert(index, row);
                     }
@@ -576,7 +732,6 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     if wrong == 0 {
-        let _ = std::fs::remove_dir_all(&root);
         ExitCode::SUCCESS
     } else {
         println!("what they left is in {}", root.display());
