@@ -14,6 +14,7 @@
 
 use crate::commands::Failure;
 use crate::commands::run::record_run;
+use folder::Place;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -73,18 +74,21 @@ pub fn record(of: &Path, input: &Input) -> Result<PathBuf, Failure> {
         name.update(word);
     }
     let of = std::path::absolute(of).map_err(|error| unreadable(of, &error))?;
-    let folder = of.join("inputs").join(format!("{:016x}", name.digest()));
-    if Recording::open(&folder).is_ok() {
+    let all = Place::of(&of).join("inputs");
+    let place = all.join(format!("{:016x}", name.digest()));
+    let folder = place.path();
+    let cannot = |error| {
+        Failure::usage(format!(
+            "cannot keep other inputs in {}: {error}",
+            all.path().display()
+        ))
+    };
+    all.ensure_folder().map_err(cannot)?;
+    if place.is_folder() && Recording::open(&folder).is_ok() {
         return Ok(folder);
     }
     // What an interrupted call left is made anew.
-    let _ = std::fs::remove_dir_all(&folder);
-    std::fs::create_dir_all(of.join("inputs")).map_err(|error| {
-        Failure::usage(format!(
-            "cannot keep other inputs in {}: {error}",
-            of.display()
-        ))
-    })?;
+    place.remove().map_err(cannot)?;
     let schedule = ScheduleChoice {
         policy: manifest.schedule.parse().unwrap_or(PolicyName::Random),
         seed: manifest.seed,

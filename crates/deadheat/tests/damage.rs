@@ -9,6 +9,7 @@
 //! The changes come from a seed. DEADHEAT_DAMAGE_ROUNDS sets how many there are
 //! for each file (default 3).
 
+use folder::Place;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -213,9 +214,14 @@ fn damaged_recordings_are_told_in_a_sentence() {
     println!("corpus: {count} damaged recordings");
 }
 
+fn place(path: &Path) -> Place {
+    let folder = path.parent().expect("a file of ours");
+    Place::of(folder).join(path.file_name().expect("a file of ours"))
+}
+
 /// What a stream holds.
 fn contents(path: &Path) -> Vec<u8> {
-    let mut stream = StreamReader::open(path).expect("a stream of ours");
+    let mut stream = StreamReader::open(&place(path)).expect("a stream of ours");
     let mut bytes = Vec::new();
     while !stream.at_end().expect("a stream of ours") {
         bytes.push(stream.byte().expect("a stream of ours"));
@@ -237,7 +243,7 @@ fn streams_that_say_something_else_are_told_in_a_sentence() {
             copy_folder(&whole, &damaged);
             let path = damaged.join(stream);
             std::fs::remove_file(&path).expect("a file of ours");
-            let mut writer = StreamWriter::create(&path).expect("a folder of ours");
+            let mut writer = StreamWriter::create(&place(&path)).expect("a folder of ours");
             writer.buffer().extend_from_slice(&bytes);
             writer.finish().expect("a folder of ours");
             read_all(&damaged, folder.path(), &format!("inside {stream}: {how}"));

@@ -75,6 +75,9 @@ struct Facts {
 
 const CACHE: usize = 1 << 14;
 
+/// Larger modules are not searched for fences.
+const LARGEST_MODULE: u64 = 4 << 30;
+
 pub struct Code {
     pub modules: ModuleMap,
     facts: Vec<Facts>,
@@ -826,7 +829,7 @@ impl Code {
             return *answer;
         }
         let path = module.path().to_path_buf();
-        let answer = std::fs::read(&path).is_ok_and(|bytes| {
+        let answer = folder::read_regular(&path, LARGEST_MODULE).is_ok_and(|bytes| {
             let mentions = |needle: &[u8]| {
                 bytes
                     .windows(needle.len())

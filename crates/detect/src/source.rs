@@ -83,11 +83,7 @@ impl Operation {
 }
 
 fn open(path: &Path) -> Option<Text> {
-    let size = path.metadata().ok()?.len();
-    if size > LARGEST {
-        return None;
-    }
-    let bytes = std::fs::read(path).ok()?;
+    let bytes = folder::read_regular(path, LARGEST).ok()?;
     let text = String::from_utf8_lossy(&bytes);
     let fences = ["thread_fence", "__sync_synchronize", "omp flush", "mfence"]
         .iter()

@@ -702,10 +702,13 @@ impl Work<'_> {
     }
 }
 
+/// A line has some kilobytes; more than so many were never explored.
+const LARGEST_JOURNAL: u64 = 256 << 20;
+
 /// What earlier calls have found out about this recording: a call that was
 /// interrupted goes on where it stopped.
 struct Journal {
-    path: std::path::PathBuf,
+    place: folder::Place,
     key: String,
     known: HashMap<String, Looked>,
 }
@@ -718,21 +721,22 @@ struct Entry {
 
 impl Journal {
     fn open(recording: &Recording, settings: Settings, checks: &Checks) -> Journal {
-        let path = recording.directory.join("explored.jsonl");
+        let place = recording.place("explored.jsonl");
         let key = format!(
             "{} schedules {} seed {} {checks:?}",
             env!("CARGO_PKG_VERSION"),
             settings.schedules,
             settings.seed
         );
-        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        // Without it everything is explored anew.
+        let text = place.read(LARGEST_JOURNAL).unwrap_or_default();
         // A line that was cut off with the process that wrote it is left out.
         let known = text
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Entry>(line).ok())
+            .split(|byte| *byte == b'\n')
+            .filter_map(|line| serde_json::from_slice::<Entry>(line).ok())
             .map(|entry| (entry.key, entry.looked))
             .collect();
-        Journal { path, key, known }
+        Journal { place, key, known }
     }
 
     fn key(&self, occurrence: &Occurrence) -> String {
@@ -765,13 +769,10 @@ impl Journal {
             return;
         };
         line.push(b'\n');
-        use std::os::unix::fs::OpenOptionsExt;
-        let file = std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(&self.path);
         // A recording on a medium that cannot be written is explored anew.
-        let _ = file.and_then(|mut file| file.write_all(&line));
+        let _ = self
+            .place
+            .append()
+            .and_then(|mut file| file.write_all(&line));
     }
 }

@@ -13,10 +13,10 @@ use crate::{
     Bytes, Error, Looked, Occurrence, Origin, Outcome, OutputComparison, Pair, Poised, Schedule,
     SequentialConsistency,
 };
+use folder::Place;
 use race::Moment;
 use serde::{Deserialize, Serialize};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
+
 use std::rc::Rc;
 use vm::copy::InputIndex;
 use vm::record::Recording;
@@ -420,8 +420,8 @@ fn not_there() -> Error {
     Error::Replay("the race point of this evidence is not in the recording".to_string())
 }
 
-fn path(recording: &Recording) -> PathBuf {
-    recording.directory.join("evidence.json")
+fn place(recording: &Recording) -> Place {
+    recording.place("evidence.json")
 }
 
 /// Keeps the evidence with the recording. Numbers are given here, by position.
@@ -429,26 +429,21 @@ pub fn write_evidence(recording: &Recording, witnesses: &mut [Witness]) -> Resul
     for (witness, id) in witnesses.iter_mut().zip(1..) {
         witness.id = id;
     }
-    let path = path(recording);
-    let fail = |error: std::io::Error| Error::Evidence {
-        path: path.clone(),
-        error,
-    };
-    let text = serde_json::to_vec_pretty(witnesses).map_err(|error| fail(error.into()))?;
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(fail)?;
-    std::io::Write::write_all(&mut file, &text).map_err(fail)
+    let place = place(recording);
+    serde_json::to_vec_pretty(witnesses)
+        .map_err(std::io::Error::from)
+        .and_then(|text| place.write(&text))
+        .map_err(|error| Error::Evidence {
+            path: place.path(),
+            error,
+        })
 }
 
 /// One piece of evidence of a recording.
 pub fn read_evidence(recording: &Recording, number: u32) -> Result<Witness, Error> {
-    let path = path(recording);
-    let text = match std::fs::read(&path) {
+    let place = place(recording);
+    let path = place.path();
+    let text = match place.read(folder::TEXT) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         other => other.map_err(|error| Error::Evidence {
             path: path.clone(),

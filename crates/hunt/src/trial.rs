@@ -416,7 +416,7 @@ fn is_left_to_itself(vm: &Vm, recording: &Recording) -> bool {
     };
     !vm.threads.values().any(may_come)
         && vm.instructions_to_timer().is_none()
-        && !recording.process(1).exists()
+        && !recording.process(1).is_folder()
 }
 
 /// The program's output goes to a file; its input is a file from its

@@ -16,7 +16,6 @@ use crate::words::between;
 use race::{Fingerprint, Race, Report, Standing, Verdict};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
 const VERSION: u32 = 1;
@@ -52,7 +51,7 @@ pub struct Update {
 
 impl Baseline {
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let text = fs::read_to_string(path).map_err(|source| match source.kind() {
+        let text = crate::read_text(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => Error::NoBaseline {
                 path: path.to_path_buf(),
             },
@@ -217,10 +216,10 @@ mod tests {
         let path = folder.path().join("base.json");
         let error = Baseline::read(&path).unwrap_err().to_string();
         assert!(error.contains("deadheat baseline update"), "{error}");
-        fs::write(&path, r#"{"baseline": 9, "races": []}"#).unwrap();
+        std::fs::write(&path, r#"{"baseline": 9, "races": []}"#).unwrap();
         let error = Baseline::read(&path).unwrap_err().to_string();
         assert!(error.contains("version 9"), "{error}");
-        fs::write(&path, "{").unwrap();
+        std::fs::write(&path, "{").unwrap();
         assert!(Baseline::read(&path).is_err());
     }
 }

@@ -100,6 +100,16 @@ pub fn race_text(report: &race::Report, race: &race::Race, options: &Options) ->
     terminal::render_race(report, race, options)
 }
 
+/// Reports, baselines and suppressions are texts of some megabytes.
+const LARGEST_INPUT: u64 = 256 << 20;
+
+/// A text that the user named.
+fn read_text(path: &Path) -> std::io::Result<String> {
+    let bytes = folder::read_named(path, LARGEST_INPUT)?;
+    String::from_utf8(bytes)
+        .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidData, error))
+}
+
 /// Writes a file whole or not at all: beside its place first, then renamed.
 /// What is not a regular file (`/dev/stdout`, a pipe) is written directly.
 pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Error> {

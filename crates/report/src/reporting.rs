@@ -9,7 +9,6 @@ use crate::suppress::{self, Suppressions, Syntax};
 use crate::{Baseline, Error, Form, Options, clock, json, junit, page, sarif, write_whole};
 use race::{Fingerprint, Race, Report, Standing, Verdict, exit_code};
 use std::collections::HashMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -242,7 +241,7 @@ impl Reporting {
 
 /// Reads a report that `--json=FILE` wrote.
 pub fn read(path: &Path) -> Result<Report, Error> {
-    let text = fs::read_to_string(path).map_err(|source| Error::Read {
+    let text = crate::read_text(path).map_err(|source| Error::Read {
         path: path.to_path_buf(),
         source,
     })?;

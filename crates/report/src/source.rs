@@ -4,8 +4,6 @@
 //! may name a device or a pipe), each at most once per report.
 
 use std::collections::HashMap;
-use std::fs;
-use std::io::Read;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -52,16 +50,7 @@ impl Sources {
 }
 
 fn read_lines(path: &Path) -> Option<Vec<String>> {
-    let facts = fs::metadata(path).ok()?;
-    if !facts.is_file() || facts.len() > LARGEST_FILE {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    fs::File::open(path)
-        .ok()?
-        .take(LARGEST_FILE)
-        .read_to_end(&mut bytes)
-        .ok()?;
+    let bytes = folder::read_regular(path, LARGEST_FILE).ok()?;
     let text = String::from_utf8_lossy(&bytes);
     Some(
         text.lines()
@@ -73,6 +62,7 @@ fn read_lines(path: &Path) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn lines_around_the_one_asked_for() {

@@ -12,9 +12,11 @@
 //! tools replace files instead.
 
 use memmap2::Mmap;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
+
+/// Debug files of browsers have some gigabytes.
+const LARGEST: u64 = 64 << 30;
 
 /// Bytes that do not move while they live.
 #[derive(Debug)]
@@ -24,13 +26,10 @@ pub(crate) enum Bytes {
 }
 
 impl Bytes {
-    /// Maps a regular file; anything else (a device, a pipe, a folder, an
-    /// unreadable or empty file) is none.
+    /// Maps a regular file of sensible size; anything else (a device, a pipe,
+    /// a folder, an unreadable or empty file) is none.
     pub(crate) fn open(path: &Path) -> Option<Arc<Bytes>> {
-        if !std::fs::metadata(path).ok()?.is_file() {
-            return None;
-        }
-        let file = File::open(path).ok()?;
+        let file = folder::open_regular(path, LARGEST).ok()?;
         // SAFETY: the mapping is private and read-only, and this crate only
         // reads it; a concurrent writer can change the bytes seen, which every
         // parser here tolerates as it tolerates any malformed file.

@@ -9,11 +9,11 @@
 
 use crate::context::{Registers, reg};
 use crate::record::RecordError;
+use folder::Place;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::ops::Range;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Which arguments of a function say how large a block is; positions from 0.
@@ -48,11 +48,11 @@ pub(crate) struct Guard {
     find: Option<FindAllocators>,
     known: BTreeMap<PathBuf, Vec<GuardedFunction>>,
     entries: HashMap<u64, SizeArgument>,
-    file: PathBuf,
+    file: Place,
 }
 
-fn file_in(directory: &Path) -> PathBuf {
-    directory.join("guard.jsonl")
+fn file_in(directory: &Path) -> Place {
+    Place::of(directory).join("guard.jsonl")
 }
 
 fn argument(regs: &mut Registers, number: u8) -> Option<&mut u64> {
@@ -73,12 +73,16 @@ impl Guard {
 
     pub(crate) fn replay(bytes: u64, directory: &Path) -> Result<Guard, RecordError> {
         let file = file_in(directory);
-        let text =
-            std::fs::read_to_string(&file).map_err(|error| RecordError::read(&file, error))?;
+        let text = file
+            .read(folder::TEXT)
+            .map_err(|error| RecordError::read(&file.path(), error))?;
         let mut known = BTreeMap::new();
-        for line in text.lines() {
-            let entry: Entry = serde_json::from_str(line)
-                .map_err(|error| RecordError::damaged(&file, &error.to_string()))?;
+        for line in text.split(|byte| *byte == b'\n') {
+            if line.is_empty() {
+                continue;
+            }
+            let entry: Entry = serde_json::from_slice(line)
+                .map_err(|error| RecordError::damaged(&file.path(), &error.to_string()))?;
             known.insert(entry.path, entry.functions);
         }
         Ok(Guard {
@@ -123,15 +127,12 @@ impl Guard {
             path: path.to_path_buf(),
             functions: functions.to_vec(),
         };
-        let fail = |error: std::io::Error| RecordError::write(&self.file, error);
+        let fail = |error: std::io::Error| RecordError::write(&self.file.path(), error);
         let mut line = serde_json::to_vec(&entry).map_err(|error| fail(error.into()))?;
         line.push(b'\n');
         // Processes of one recording write to the same file, a line at a time.
-        std::fs::OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(&self.file)
+        self.file
+            .append()
             .and_then(|mut file| file.write_all(&line))
             .map_err(fail)
     }
@@ -177,7 +178,7 @@ mod tests {
             find: None,
             known: BTreeMap::new(),
             entries: HashMap::from([(0x10, size)]),
-            file: PathBuf::new(),
+            file: Place::of(Path::new("")),
         }
     }
 

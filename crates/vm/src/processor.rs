@@ -14,13 +14,13 @@
 //! `fsin` and their kin); `Results` says whether this machine agrees.
 
 use crate::Error;
-use crate::record::{RecordError, write_json};
+use crate::record::{RecordError, read_json, write_json};
 use crate::vector::{self, GUEST_COMPONENTS, HIGH_512, OPMASK, UPPER_256, UPPER_512};
 use serde::{Deserialize, Serialize};
 use std::arch::x86_64::__cpuid_count;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::LazyLock;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -110,8 +110,8 @@ pub struct Place {
     pub aligned: bool,
 }
 
-fn file_in(recording: &Path) -> PathBuf {
-    recording.join("processor.json")
+fn file_in(recording: &Path) -> folder::Place {
+    folder::Place::of(recording).join("processor.json")
 }
 
 impl Processor {
@@ -312,11 +312,9 @@ impl Processor {
 
     /// The processor of a recording, if this machine can stand in for it.
     pub fn read(recording: &Path) -> Result<Processor, Error> {
-        let path = file_in(recording);
-        let text = std::fs::read(&path).map_err(|error| RecordError::read(&path, error))?;
-        let damaged = |what: &str| Error::from(RecordError::damaged(&path, what));
-        let stored: Stored =
-            serde_json::from_slice(&text).map_err(|error| damaged(&error.to_string()))?;
+        let place = file_in(recording);
+        let damaged = |what: &str| Error::from(RecordError::damaged(&place.path(), what));
+        let stored: Stored = read_json(&place)?;
         let processor = Processor {
             leaves: stored
                 .cpuid

@@ -11,6 +11,7 @@
 //! it says so here and all others stop.
 
 use crate::{Error, layout};
+use folder::Place;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::PathBuf;
@@ -174,7 +175,7 @@ impl Tree {
         let files = self.directory.join("files");
         // It may be there already; if it cannot be made, storing says so.
         let _ = std::fs::DirBuilder::new().mode(0o700).create(&files);
-        for path in [&self.directory, &files, &self.folder()] {
+        for path in [&self.directory, &files, &self.folder().path()] {
             // What cannot be given away shows when it is written.
             let _ = std::os::unix::fs::chown(path, Some(user), None);
             for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
@@ -236,8 +237,8 @@ impl Tree {
         slot.waiters.load(Ordering::SeqCst)
     }
 
-    pub fn folder(&self) -> PathBuf {
-        self.directory.join(self.number.to_string())
+    pub fn folder(&self) -> Place {
+        Place::of(&self.directory).join(self.number.to_string())
     }
 
     pub fn next_number(&self) -> u32 {

@@ -1,8 +1,9 @@
 //! `deadheat dump`: tells a recording in words.
 
 use super::Failure;
+use folder::Place;
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use vm::record::{Files, InputReader, RecordError, Recording, StepReader};
 
 #[derive(clap::Args)]
@@ -91,7 +92,7 @@ fn dump(recording: &Recording, bytes: bool, out: &mut impl Write) -> Result<(), 
     Ok(())
 }
 
-fn dump_process(folder: &Path, bytes: bool, out: &mut impl Write) -> Result<(), Trouble> {
+fn dump_process(folder: &Place, bytes: bool, out: &mut impl Write) -> Result<(), Trouble> {
     writeln!(out, "  schedule")?;
     let mut steps = StepReader::open(&folder.join("schedule"))?;
     while let Some(step) = steps.next_step()? {

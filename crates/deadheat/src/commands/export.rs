@@ -3,6 +3,7 @@
 
 use super::Failure;
 use crate::reporting::StoreOption;
+use folder::Place;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use vm::record::{Files, Recording};
@@ -41,9 +42,10 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         code: race::exit_code::FAILURE,
         message: format!("cannot write {}: {error}", what.display()),
     };
-    std::fs::create_dir(to).map_err(|error| fail(to, error))?;
+    folder::make(to).map_err(|error| fail(to, error))?;
     let copy = to.join("recording");
-    copy_folder(&from, &copy).map_err(|error| fail(&copy, error))?;
+    let place = folder::make(&copy).map_err(|error| fail(&copy, error))?;
+    Place::of(&from).copy_into(&place).map_err(Failure::own)?;
     let copied = Recording::open(&copy)?;
     for process in copied.processes() {
         Files::open(&copied.directory, process)?.pack()?;
@@ -93,8 +95,9 @@ fn latest(store: &Path) -> Result<PathBuf, Failure> {
         .filter_map(|entry| {
             let path = entry.ok()?.path();
             let number: u64 = path.file_name()?.to_str()?.parse().ok()?;
-            path.join("evidence.json")
-                .exists()
+            Place::of(&path)
+                .join("evidence.json")
+                .is_file()
                 .then_some((number, path))
         })
         .max()
@@ -105,19 +108,4 @@ fn latest(store: &Path) -> Result<PathBuf, Failure> {
                 store.display()
             ))
         })
-}
-
-fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
-    std::fs::create_dir(to)?;
-    std::fs::set_permissions(to, std::fs::Permissions::from_mode(0o700))?;
-    for entry in std::fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_folder(&entry.path(), &target)?;
-        } else {
-            std::fs::copy(entry.path(), &target)?;
-        }
-    }
-    Ok(())
 }

@@ -4,6 +4,7 @@
 use super::Failure;
 use super::record;
 use crate::reporting::StoreOption;
+use folder::Place;
 use hunt::{Doing, Flip, Found, Hunt, Kind, Scene, Settings};
 use race::{AccessKind, Consequence, Evidence, Race, Verdict};
 use regex_lite::Regex;
@@ -271,34 +272,26 @@ fn keep(
             (directory, Some(number))
         }
     };
-    copy_folder(&found.recording, &directory).map_err(|error| {
+    let cannot = |error: &dyn std::fmt::Display| {
         Failure::usage(format!(
             "cannot keep the recording in {}: {error}",
             directory.display()
         ))
-    })?;
+    };
+    // The store has made its folder already.
+    if number.is_none() {
+        folder::make(&directory).map_err(|error| cannot(&error))?;
+    }
+    let to = Place::of(&directory);
+    Place::of(&found.recording)
+        .copy_into(&to)
+        .map_err(|error| cannot(&error))?;
     let output = found.recording.with_extension("output");
     // What the run wrote is in the recording's replay as well.
-    let _ = std::fs::copy(output, directory.join("output"));
+    if let (Ok(from), Ok(copy)) = (std::fs::File::open(output), to.join("output").create()) {
+        let _ = folder::copy_contents(&from, &copy);
+    }
     Ok((directory, number))
-}
-
-fn copy_folder(from: &Path, to: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    match std::fs::DirBuilder::new().mode(0o700).create(to) {
-        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-        other => other?,
-    }
-    for entry in std::fs::read_dir(from)? {
-        let entry = entry?;
-        let target = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() {
-            copy_folder(&entry.path(), &target)?;
-        } else {
-            std::fs::copy(entry.path(), target)?;
-        }
-    }
-    Ok(())
 }
 
 /// The report speaks of the recording where it is now, and the races that

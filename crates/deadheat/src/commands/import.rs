@@ -57,10 +57,13 @@ pub struct Arguments {
     command: Vec<OsString>,
 }
 
+/// What tools print about races has some megabytes.
+const LARGEST: u64 = 256 << 20;
+
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let reporting = arguments.report.prepare(Stream::Stdout)?;
     let name = arguments.file.display();
-    let bytes = std::fs::read(&arguments.file)
+    let bytes = folder::read_named(&arguments.file, LARGEST)
         .map_err(|error| Failure::usage(format!("cannot read {name}: {error}")))?;
     let imported = import::read(&String::from_utf8_lossy(&bytes))
         .map_err(|error| Failure::usage(format!("{name}: {error}")))?;

@@ -17,15 +17,20 @@ mod migrate;
 pub use compare::{Changed, Comparison};
 
 use crate::{Error, clock};
+use folder::Place;
 use race::{Fingerprint, Mark, Race, Report, Verdict};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const FILE: &str = "deadheat.sqlite";
+/// A run takes some kilobytes; SQLite reads what it needs.
+const LARGEST: u64 = 1 << 40;
+/// A race with its stacks, values and evidence has some kilobytes.
+const LARGEST_RACE: usize = 64 << 20;
 /// How long a writer waits for another; keeping a run takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -77,7 +82,7 @@ pub struct Collected {
 impl Store {
     /// Opens the store in `folder`, which must have one.
     pub fn open(folder: &Path) -> Result<Self, Error> {
-        if !folder.join(FILE).is_file() {
+        if !Place::of(folder).join(FILE).exists() {
             return Err(Error::NoStore {
                 path: folder.to_path_buf(),
             });
@@ -97,20 +102,39 @@ impl Store {
             .create(folder)
             .map_err(cannot)?;
         // SQLite would make the file with the umask's permissions.
-        fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o600)
-            .open(folder.join(FILE))
-            .map_err(cannot)?;
+        Place::of(folder)
+            .join(FILE)
+            .append()
+            .map_err(|source| Error::Write {
+                path: folder.join(FILE),
+                source,
+            })?;
         Self::connect(folder)
     }
 
     fn connect(folder: &Path) -> Result<Self, Error> {
         let path = folder.join(FILE);
+        // What SQLite would open: it follows no links at the end of a name, but
+        // waits for pipes.
+        for suffix in ["", "-wal", "-journal", "-shm"] {
+            match Place::of(folder)
+                .join(format!("{FILE}{suffix}"))
+                .open(LARGEST)
+            {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::Read {
+                        path: folder.join(format!("{FILE}{suffix}")),
+                        source: error,
+                    });
+                }
+                _ => {}
+            }
+        }
         let connect = || -> Result<Connection, migrate::Failure> {
             let mut database = Connection::open(&path)?;
             database.busy_timeout(PATIENCE)?;
+            // A store from elsewhere may have views and triggers in it.
+            database.execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON")?;
             // Where the file system cannot do it (some network ones) SQLite
             // stays with its rollback journal, which is as safe and slower.
             let _: String =
@@ -154,13 +178,10 @@ impl Store {
             Ok(number)
         })?;
         let path = self.folder.join(number.to_string());
-        fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&path)
-            .map_err(|source| Error::Write {
-                path: path.clone(),
-                source,
-            })?;
+        folder::make(&path).map_err(|source| Error::Write {
+            path: path.clone(),
+            source,
+        })?;
         Ok((number, path))
     }
 
@@ -454,7 +475,7 @@ impl Store {
         };
         for number in recordings {
             let path = self.folder.join(number.to_string());
-            collected.bytes += size_of_tree(&path);
+            collected.bytes += Place::of(&self.folder).join(number.to_string()).size();
             if !dry {
                 match fs::remove_dir_all(&path) {
                     Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
@@ -602,8 +623,12 @@ fn pack(race: &Race) -> Vec<u8> {
 }
 
 fn unpack(bytes: &[u8]) -> rusqlite::Result<Race> {
-    let text =
-        lz4_flex::decompress_size_prepended(bytes).map_err(|error| unreadable(Box::new(error)))?;
+    let (size, packed) =
+        lz4_flex::block::uncompressed_size(bytes).map_err(|error| unreadable(Box::new(error)))?;
+    if size > LARGEST_RACE {
+        return Err(unreadable(format!("a race of {size} bytes").into()));
+    }
+    let text = lz4_flex::decompress(packed, size).map_err(|error| unreadable(Box::new(error)))?;
     from_json(&String::from_utf8_lossy(&text))
 }
 
@@ -616,18 +641,4 @@ fn verdict(name: &str) -> rusqlite::Result<Verdict> {
 
 fn unreadable(error: Box<dyn std::error::Error + Send + Sync>) -> rusqlite::Error {
     rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Blob, error)
-}
-
-fn size_of_tree(path: &Path) -> u64 {
-    let Ok(entries) = fs::read_dir(path) else {
-        return 0;
-    };
-    entries
-        .flatten()
-        .map(|entry| match entry.file_type() {
-            Ok(kind) if kind.is_dir() => size_of_tree(&entry.path()),
-            Ok(_) => entry.metadata().map_or(0, |facts| facts.len()),
-            Err(_) => 0,
-        })
-        .sum()
 }

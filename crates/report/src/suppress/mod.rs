@@ -23,7 +23,6 @@ pub use generate::{Syntax, generate};
 use crate::{Error, clock};
 use race::{Race, Report, Suppressed};
 use std::cell::Cell;
-use std::fs;
 use std::path::Path;
 
 /// One suppression of a file.
@@ -69,10 +68,11 @@ impl Suppressions {
         let mut all = Suppressions::default();
         for file in files {
             let path = file.as_ref();
-            let bytes = fs::read(path).map_err(|source| Error::Read {
-                path: path.to_path_buf(),
-                source,
-            })?;
+            let bytes =
+                folder::read_named(path, crate::LARGEST_INPUT).map_err(|source| Error::Read {
+                    path: path.to_path_buf(),
+                    source,
+                })?;
             all.parse(&String::from_utf8_lossy(&bytes), path)?;
         }
         Ok(all)

@@ -61,10 +61,12 @@ impl Overlay {
 
     /// The host's file, if it is as the recorded run found it.
     fn unmodified(&self, path: &Path) -> Option<File> {
-        let file = File::open(path).ok()?;
+        let file = folder::open_regular(path, folder::STREAM).ok()?;
         let data = file.metadata().ok()?;
         let modified = data.modified().ok()?;
-        (data.is_file() && self.recorded_at.is_some_and(|then| modified <= then)).then_some(file)
+        self.recorded_at
+            .is_some_and(|then| modified <= then)
+            .then_some(file)
     }
 
     pub fn write(&mut self, path: &Path, position: u64, bytes: &[u8], moment: Moment, inputs: u64) {

@@ -95,7 +95,7 @@ impl Vm {
             return Ok(None);
         }
         let copy = memory_file().map_err(failed)?;
-        crate::record::copy_contents(original, &copy).map_err(failed)?;
+        folder::copy_contents(original, &copy).map_err(failed)?;
         let second = copy.try_clone().map_err(failed)?;
         self.kernel.shared_files.copies.insert(identity, copy);
         let path = path.to_path_buf();

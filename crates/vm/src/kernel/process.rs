@@ -288,11 +288,17 @@ impl Vm {
             }
             (Io::Replay { inputs, files, .. }, Pace::Follow(steps)) => {
                 let begun = |stream: &str| {
-                    std::fs::metadata(folder.join(stream)).is_ok_and(|data| data.len() > 0)
+                    let opened = folder.join(stream).open(folder::STREAM);
+                    let facts = opened.and_then(|file| file.metadata());
+                    // What is no stream says so when it is opened.
+                    facts.map_or_else(
+                        |error| error.kind() != std::io::ErrorKind::NotFound,
+                        |facts| facts.len() > 0,
+                    )
                 };
                 // It was killed before it had begun.
                 if !begun("inputs") || !begun("schedule") {
-                    return Err(RecordError::Ended(folder).into());
+                    return Err(RecordError::Ended(folder.path()).into());
                 }
                 *inputs = InputReader::open(&folder.join("inputs"))?;
                 *files = Files::open(&tree.directory, number)?;

@@ -5,13 +5,13 @@
 //! where files come and go, are copied into the recording when they are
 //! mapped. `pack` copies the rest.
 
-use super::{RecordError, write_json};
+use super::{RecordError, read_json, write_json};
+use folder::{HUGE, Place, copy_contents, each_block, is_empty};
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::fs::{self, File};
-use std::os::fd::AsRawFd;
+use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -74,24 +74,31 @@ impl Files {
         self.directory = directory;
     }
 
-    fn table(&self) -> PathBuf {
-        self.directory
+    fn table(&self) -> Place {
+        Place::of(&self.directory)
             .join(self.process.to_string())
             .join("files.json")
     }
 
     pub fn open(directory: &Path, process: u32) -> Result<Self, RecordError> {
         let mut files = Files::create(directory, process);
-        let path = files.table();
-        match fs::read(&path) {
-            Ok(text) => {
-                files.list = serde_json::from_slice(&text)
-                    .map_err(|error| RecordError::damaged(&path, &error.to_string()))?;
-                Ok(files)
-            }
+        let table = files.table();
+        files.list = match read_json(&table) {
             // A process that mapped nothing has no table.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(files),
-            Err(error) => Err(RecordError::read(&path, error)),
+            Err(RecordError::Read { error, .. })
+                if error.kind() == std::io::ErrorKind::NotFound =>
+            {
+                Vec::new()
+            }
+            list => list?,
+        };
+        // They name files.
+        let is_hash = |entry: &MappedFile| {
+            entry.hash.len() == 32 && entry.hash.bytes().all(|digit| digit.is_ascii_hexdigit())
+        };
+        match files.list.iter().all(is_hash) {
+            true => Ok(files),
+            false => Err(RecordError::damaged(&table.path(), "a hash is none")),
         }
     }
 
@@ -135,43 +142,37 @@ impl Files {
         Ok((self.list.len() - 1) as FileIndex)
     }
 
-    fn stored_path(&self, hash: &str) -> PathBuf {
-        self.directory.join("files").join(hash)
+    fn stored(&self, hash: &str) -> Place {
+        Place::of(&self.directory).join("files").join(hash)
     }
 
     fn store(&self, file: &File, hash: &str) -> Result<(), RecordError> {
-        let target = self.stored_path(hash);
+        let folder = Place::of(&self.directory).join("files");
+        folder
+            .ensure_folder()
+            .map_err(|error| RecordError::write(&folder.path(), error))?;
         // Another process of the tree may be storing the same file.
-        let temporary = target.with_extension(self.process.to_string());
-        let folder = self.directory.join("files");
-        fs::DirBuilder::new()
-            .mode(0o700)
-            .recursive(true)
-            .create(&folder)
-            .map_err(|error| RecordError::write(&folder, error))?;
-        let copy = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)
-            .map_err(|error| RecordError::write(&temporary, error))?;
-        copy_contents(file, &copy).map_err(|error| RecordError::write(&temporary, error))?;
-        fs::rename(&temporary, &target).map_err(|error| RecordError::write(&target, error))
+        let target = self.stored(hash);
+        target
+            .replace(|copy| copy_contents(file, copy))
+            .map_err(|error| RecordError::write(&target.path(), error))
     }
 
     /// Opens the file that was mapped in the recorded run, checked.
     pub fn open_mapped(&self, index: FileIndex) -> Result<(PathBuf, File), RecordError> {
         let Some(entry) = self.list.get(index as usize) else {
             return Err(RecordError::damaged(
-                &self.table(),
+                &self.table().path(),
                 &format!("file number {index} is missing"),
             ));
         };
         let original = entry.path().to_path_buf();
         if entry.stored {
-            let path = self.stored_path(&entry.hash);
-            let file = File::open(&path).map_err(|error| RecordError::read(&path, error))?;
+            let place = self.stored(&entry.hash);
+            let path = place.path();
+            let file = place
+                .open(entry.size)
+                .map_err(|error| RecordError::read(&path, error))?;
             if known_hash(&path, &file)?.1 != entry.hash {
                 return Err(RecordError::damaged(
                     &path,
@@ -180,8 +181,10 @@ impl Files {
             }
             return Ok((original, file));
         }
-        let file = File::open(&original).map_err(|error| RecordError::read(&original, error))?;
-        if known_hash(&original, &file)?.1 != entry.hash {
+        let file = folder::open_regular(&original, folder::STREAM)
+            .map_err(|error| RecordError::read(&original, error))?;
+        let size = file.metadata().map_or(0, |facts| facts.size());
+        if size != entry.size || known_hash(&original, &file)?.1 != entry.hash {
             return Err(RecordError::FileChanged { path: original });
         }
         Ok((original, file))
@@ -204,85 +207,6 @@ impl Files {
         write_json(&self.table(), &self.list)?;
         Ok(packed)
     }
-}
-
-/// Files are read in blocks of this size, at multiples of it, into memory that
-/// begins at a page: descriptors opened with O_DIRECT ask for that.
-const BLOCK: usize = 1 << 18;
-
-/// Of files from this size on only blocks with anything in them are hashed and
-/// copied: they may be much larger than the disk they lie on.
-const HUGE: u64 = 1 << 30;
-
-/// Shows the blocks of a file, of huge ones those without holes only. Reads by
-/// position: a second handle would drop the process's record locks on the file
-/// when it is closed.
-fn each_block(
-    file: &File,
-    mut show: impl FnMut(u64, &[u8]) -> std::io::Result<()>,
-) -> std::io::Result<u64> {
-    let size = file.metadata()?.size();
-    let mut memory = vec![0; BLOCK + PAGE];
-    let first = memory.as_ptr().align_offset(PAGE);
-    let block = &mut memory[first..][..BLOCK];
-    let mut position = 0;
-    loop {
-        if size >= HUGE {
-            match data_from(file, position)? {
-                Some(data) => position = data & !(BLOCK as u64 - 1),
-                None => return Ok(size),
-            }
-        }
-        let mut count = 0;
-        while count < BLOCK {
-            match file.read_at(&mut block[count..], position + count as u64)? {
-                0 => break,
-                more => count += more,
-            }
-        }
-        if count > 0 {
-            show(position, &block[..count])?;
-        }
-        position += count as u64;
-        if count < BLOCK {
-            return Ok(size.max(position));
-        }
-    }
-}
-
-const PAGE: usize = crate::layout::PAGE as usize;
-
-/// The first byte from `position` on that does not lie in a hole. The
-/// descriptor's own position stays.
-fn data_from(file: &File, position: u64) -> std::io::Result<Option<u64>> {
-    let seek = |offset: u64, whence: i32| {
-        // SAFETY: an open descriptor and plain numbers.
-        let at = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
-        if at < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        Ok(at as u64)
-    };
-    let before = seek(0, libc::SEEK_CUR)?;
-    let found = seek(position, libc::SEEK_DATA);
-    seek(before, libc::SEEK_SET)?;
-    match found {
-        Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
-        found => found.map(Some),
-    }
-}
-
-/// Fills a new file with what is in another; empty blocks become holes.
-pub fn copy_contents(from: &File, to: &File) -> std::io::Result<()> {
-    let size = each_block(from, |position, block| match is_empty(block) {
-        true => Ok(()),
-        false => to.write_all_at(block, position),
-    })?;
-    to.set_len(size)
-}
-
-fn is_empty(block: &[u8]) -> bool {
-    block.iter().all(|byte| *byte == 0)
 }
 
 /// What tells that a file has not changed since it was hashed: device, inode,
@@ -344,10 +268,11 @@ fn hash_file(path: &Path, file: &File) -> Result<(u64, String), RecordError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::FileExt;
 
     fn temporary(name: &str) -> (PathBuf, File) {
         let path = std::env::temp_dir().join(format!("deadheat-{name}-{}", std::process::id()));
-        let file = fs::OpenOptions::new()
+        let file = std::fs::OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
@@ -368,12 +293,12 @@ mod tests {
         copy_contents(&file, &copy).unwrap();
         assert_eq!(hash_file(&second, &copy).unwrap(), (size, hash.clone()));
         assert!(copy.metadata().unwrap().blocks() < 4096);
-        fs::remove_file(second).unwrap();
+        std::fs::remove_file(second).unwrap();
         // A zero that was written is no other than one in a hole.
         file.write_all_at(&[0], 1 << 38).unwrap();
         assert_eq!(hash_file(&path, &file).unwrap().1, hash);
         file.write_all_at(b"y", 1 << 38).unwrap();
         assert_ne!(hash_file(&path, &file).unwrap().1, hash);
-        fs::remove_file(path).unwrap();
+        std::fs::remove_file(path).unwrap();
     }
 }

@@ -2,6 +2,7 @@
 
 use super::RecordError;
 use super::stream::{StreamReader, StreamWriter, put_bytes, put_number, put_signed};
+use folder::Place;
 use std::fmt;
 use std::path::Path;
 
@@ -27,9 +28,9 @@ pub struct InputWriter {
 }
 
 impl InputWriter {
-    pub fn create(path: &Path) -> Result<Self, RecordError> {
+    pub fn create(place: &Place) -> Result<Self, RecordError> {
         Ok(InputWriter {
-            stream: StreamWriter::create(path)?,
+            stream: StreamWriter::create(place)?,
             last_address: 0,
         })
     }
@@ -64,9 +65,9 @@ pub struct InputReader {
 }
 
 impl InputReader {
-    pub fn open(path: &Path) -> Result<Self, RecordError> {
+    pub fn open(place: &Place) -> Result<Self, RecordError> {
         Ok(InputReader {
-            stream: StreamReader::open(path)?,
+            stream: StreamReader::open(place)?,
             last_address: 0,
         })
     }

@@ -20,16 +20,15 @@ mod inputs;
 mod steps;
 pub mod stream;
 
-pub use files::{FileIndex, Files, MappedFile, copy_contents};
+pub use files::{FileIndex, Files, MappedFile};
 pub use inputs::{Effect, InputReader, InputWriter};
 pub use steps::{Ending, ProcessStatus, Step, StepReader, StepWriter};
 
+use folder::Place;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Version of the recording format. 2: streams have an end, checks include
@@ -264,19 +263,16 @@ impl Recording {
     }
 
     pub fn create(directory: &Path, manifest: Manifest) -> Result<Self, RecordError> {
-        let mut builder = fs::DirBuilder::new();
-        builder.mode(0o700);
-        match builder.create(directory) {
+        match folder::make(directory) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // An empty directory (mktemp -d) is welcome.
-                let empty = fs::read_dir(directory)
-                    .map(|mut entries| entries.next().is_none())
-                    .unwrap_or(false);
-                if !empty {
+                let names = Place::of(directory).names();
+                if !names.is_ok_and(|names| names.is_empty()) {
                     return Err(RecordError::Exists(directory.to_path_buf()));
                 }
             }
-            other => other.map_err(|error| RecordError::write(directory, error))?,
+            Err(error) => return Err(RecordError::write(directory, error)),
+            Ok(_) => {}
         }
         let directory = directory
             .canonicalize()
@@ -285,16 +281,14 @@ impl Recording {
             directory,
             manifest,
         };
-        write_json(
-            &recording.directory.join("manifest.json"),
-            &recording.manifest,
-        )?;
+        write_json(&recording.place("manifest.json"), &recording.manifest)?;
         Ok(recording)
     }
 
     pub fn open(directory: &Path) -> Result<Self, RecordError> {
-        let path = directory.join("manifest.json");
-        let text = match fs::read(&path) {
+        let place = Place::of(directory).join("manifest.json");
+        let path = place.path();
+        let text = match place.read(folder::TEXT) {
             Err(error)
                 if matches!(
                     error.kind(),
@@ -330,10 +324,10 @@ impl Recording {
             stream::is_finished(&streams[0])?,
             stream::is_finished(&streams[1])?,
         ];
-        for (path, missing) in streams.iter().zip(finished.map(|finished| !finished)) {
+        for (place, missing) in streams.iter().zip(finished.map(|finished| !finished)) {
             if missing && finished.contains(&true) {
                 return Err(RecordError::damaged(
-                    path,
+                    &place.path(),
                     "its end is missing although the recording was finished",
                 ));
             }
@@ -341,24 +335,30 @@ impl Recording {
         Ok(())
     }
 
+    /// A name in the recording's directory.
+    pub fn place(&self, name: &str) -> Place {
+        Place::of(&self.directory).join(name)
+    }
+
     /// Directory of one process of the recording.
-    pub fn process(&self, number: u32) -> PathBuf {
-        self.directory.join(number.to_string())
+    pub fn process(&self, number: u32) -> Place {
+        self.place(&number.to_string())
     }
 
     /// Makes the directory of a process.
-    pub fn create_process(&self, number: u32) -> Result<PathBuf, RecordError> {
-        let path = self.process(number);
-        create_folder(&path)?;
-        Ok(path)
+    pub fn create_process(&self, number: u32) -> Result<Place, RecordError> {
+        let place = self.process(number);
+        create_folder(&place)?;
+        Ok(place)
     }
 
     /// The numbers of all processes, ascending.
     pub fn processes(&self) -> Vec<u32> {
-        let mut numbers: Vec<u32> = fs::read_dir(&self.directory)
+        let mut numbers: Vec<u32> = Place::of(&self.directory)
+            .names()
             .into_iter()
             .flatten()
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter_map(|name| name.to_str()?.parse().ok())
             .collect();
         numbers.sort_unstable();
         numbers
@@ -395,7 +395,7 @@ impl Recording {
             // A child's number is always larger than its parent's.
             if facts.number != at || facts.parent >= at {
                 return Err(RecordError::damaged(
-                    &folder.join("process.json"),
+                    &folder.join("process.json").path(),
                     "it does not describe this process",
                 ));
             }
@@ -416,38 +416,35 @@ pub struct ProcessFacts {
 }
 
 impl ProcessFacts {
-    pub fn write(&self, folder: &Path) -> Result<(), RecordError> {
+    pub fn write(&self, folder: &Place) -> Result<(), RecordError> {
         write_json(&folder.join("process.json"), self)
     }
 
-    pub fn read(folder: &Path) -> Result<Self, RecordError> {
-        let path = folder.join("process.json");
-        let text = fs::read(&path).map_err(|error| RecordError::read(&path, error))?;
-        serde_json::from_slice(&text)
-            .map_err(|error| RecordError::damaged(&path, &error.to_string()))
+    pub fn read(folder: &Place) -> Result<Self, RecordError> {
+        read_json(&folder.join("process.json"))
     }
 }
 
 /// Makes a directory that only its owner can read.
-pub fn create_folder(path: &Path) -> Result<(), RecordError> {
-    fs::DirBuilder::new()
-        .mode(0o700)
-        .create(path)
-        .map_err(|error| RecordError::write(path, error))
+pub fn create_folder(place: &Place) -> Result<(), RecordError> {
+    place
+        .make_folder()
+        .map_err(|error| RecordError::write(&place.path(), error))
 }
 
 /// Writes a small JSON file whole or not at all.
-pub(crate) fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), RecordError> {
-    let fail = |error| RecordError::write(path, error);
-    let temporary = path.with_extension("new");
-    let text = serde_json::to_vec_pretty(value).map_err(|error| fail(error.into()))?;
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)
-        .map_err(fail)?;
-    io::Write::write_all(&mut file, &text).map_err(fail)?;
-    fs::rename(&temporary, path).map_err(fail)
+pub(crate) fn write_json<T: Serialize>(place: &Place, value: &T) -> Result<(), RecordError> {
+    serde_json::to_vec_pretty(value)
+        .map_err(io::Error::from)
+        .and_then(|text| place.write(&text))
+        .map_err(|error| RecordError::write(&place.path(), error))
+}
+
+/// Reads what [`write_json`] has written.
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(place: &Place) -> Result<T, RecordError> {
+    let text = place
+        .read(folder::TEXT)
+        .map_err(|error| RecordError::read(&place.path(), error))?;
+    serde_json::from_slice(&text)
+        .map_err(|error| RecordError::damaged(&place.path(), &error.to_string()))
 }

@@ -3,6 +3,7 @@
 
 use super::RecordError;
 use super::stream::{StreamReader, StreamWriter, put_bytes, put_number};
+use folder::Place;
 use std::fmt;
 use std::path::Path;
 
@@ -87,8 +88,8 @@ const MEMORY: u8 = 5;
 pub struct StepWriter(StreamWriter);
 
 impl StepWriter {
-    pub fn create(path: &Path) -> Result<Self, RecordError> {
-        StreamWriter::create(path).map(StepWriter)
+    pub fn create(place: &Place) -> Result<Self, RecordError> {
+        StreamWriter::create(place).map(StepWriter)
     }
 
     pub fn push(&mut self, step: &Step) -> Result<(), RecordError> {
@@ -143,9 +144,9 @@ pub struct StepReader {
 }
 
 impl StepReader {
-    pub fn open(path: &Path) -> Result<Self, RecordError> {
+    pub fn open(place: &Place) -> Result<Self, RecordError> {
         Ok(StepReader {
-            stream: StreamReader::open(path)?,
+            stream: StreamReader::open(place)?,
             peeked: None,
         })
     }

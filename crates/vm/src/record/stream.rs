@@ -12,9 +12,10 @@
 //! an end that is missing from one stream of a finished recording.
 
 use super::RecordError;
-use std::fs::{File, OpenOptions};
+use folder::Place;
+use std::fs::File;
 use std::io::{BufReader, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -52,20 +53,18 @@ pub struct StreamWriter {
 }
 
 impl StreamWriter {
-    pub fn create(path: &Path) -> Result<Self, RecordError> {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
-            .map_err(|error| RecordError::write(path, error))?;
+    pub fn create(place: &Place) -> Result<Self, RecordError> {
+        let path = place.path();
+        let mut file = place
+            .create()
+            .map_err(|error| RecordError::write(&path, error))?;
         let mut start = MAGIC.to_vec();
         start.extend_from_slice(&super::FORMAT.to_le_bytes());
         file.write_all(&start)
-            .map_err(|error| RecordError::write(path, error))?;
+            .map_err(|error| RecordError::write(&path, error))?;
         Ok(StreamWriter {
             file,
-            path: path.to_path_buf(),
+            path,
             buffer: Vec::with_capacity(CHUNK + 4096),
             total: 0,
         })
@@ -151,23 +150,25 @@ pub struct StreamReader {
 }
 
 impl StreamReader {
-    pub fn open(path: &Path) -> Result<Self, RecordError> {
-        let file = File::open(path).map_err(|error| RecordError::read(path, error))?;
+    pub fn open(place: &Place) -> Result<Self, RecordError> {
+        let file = place.open(folder::STREAM);
+        let path = place.path();
+        let file = file.map_err(|error| RecordError::read(&path, error))?;
         let mut file = BufReader::new(OwnOffset { file, offset: 0 });
         let mut start = [0; 8];
         file.read_exact(&mut start)
-            .map_err(|_| RecordError::damaged(path, "it is shorter than its header"))?;
+            .map_err(|_| RecordError::damaged(&path, "it is shorter than its header"))?;
         if start[..6] != MAGIC {
             return Err(RecordError::damaged(
-                path,
+                &path,
                 "it does not begin as a deadheat stream",
             ));
         }
         let version = u16::from_le_bytes([start[6], start[7]]);
-        super::check_format(path, u32::from(version))?;
+        super::check_format(&path, u32::from(version))?;
         Ok(StreamReader {
             file,
-            path: path.to_path_buf(),
+            path,
             buffer: Vec::new(),
             position: 0,
             total: 0,
@@ -322,9 +323,9 @@ impl StreamReader {
 }
 
 /// True if the stream has its end: the vm that wrote it was not killed.
-pub fn is_finished(path: &Path) -> Result<bool, RecordError> {
-    let fail = |error| RecordError::read(path, error);
-    let mut file = match File::open(path) {
+pub fn is_finished(place: &Place) -> Result<bool, RecordError> {
+    let fail = |error| RecordError::read(&place.path(), error);
+    let mut file = match place.open(folder::STREAM) {
         // Killed before it came to that.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(false),
         other => other.map_err(fail)?,
@@ -376,10 +377,14 @@ pub fn put_bytes(buffer: &mut Vec<u8>, bytes: &[u8]) {
 mod tests {
     use super::*;
 
+    fn place_of(path: &Path) -> Place {
+        Place::of(path.parent().unwrap()).join(path.file_name().unwrap())
+    }
+
     fn written(name: &str, finish: bool) -> (PathBuf, Vec<u8>) {
         let path = std::env::temp_dir().join(format!("deadheat-{name}-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
-        let mut stream = StreamWriter::create(&path).unwrap();
+        let mut stream = StreamWriter::create(&place_of(&path)).unwrap();
         for number in 0..3u64 {
             put_bytes(stream.buffer(), &number.to_le_bytes());
             stream.flush().unwrap();
@@ -394,7 +399,7 @@ mod tests {
     /// The numbers that can be read, and how reading ended.
     fn read(path: &Path, bytes: &[u8]) -> (usize, Result<(), RecordError>) {
         std::fs::write(path, bytes).unwrap();
-        let mut stream = match StreamReader::open(path) {
+        let mut stream = match StreamReader::open(&place_of(path)) {
             Ok(stream) => stream,
             Err(error) => return (0, Err(error)),
         };
@@ -418,7 +423,7 @@ mod tests {
             let (count, end) = read(&path, &bytes[..length]);
             assert!(end.is_ok(), "cut to {length}: {end:?}");
             assert!(count <= 3);
-            assert!(!is_finished(&path).unwrap());
+            assert!(!is_finished(&place_of(&path)).unwrap());
         }
         std::fs::remove_file(path).unwrap();
     }
@@ -427,7 +432,7 @@ mod tests {
     fn what_follows_the_end_is_damage() {
         let (path, bytes) = written("followed", true);
         assert!(matches!(read(&path, &bytes), (3, Ok(()))));
-        assert!(is_finished(&path).unwrap());
+        assert!(is_finished(&place_of(&path)).unwrap());
         for more in [&[0u8][..], b"chnk", &bytes[8..], &bytes[..40]] {
             let longer = [&bytes, more].concat();
             let (count, end) = read(&path, &longer);
