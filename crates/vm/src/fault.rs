@@ -85,12 +85,12 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     unsafe {
         let machine = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext;
         let pc = machine.gregs[libc::REG_RIP as usize] as u64;
-        if let Some(continuation) = memory::fault_continuation(pc) {
+        let from_kernel = (*info).si_code > 0;
+        if from_kernel && let Some(continuation) = memory::fault_continuation(pc) {
             machine.gregs[libc::REG_RIP as usize] = continuation as i64;
             return;
         }
         // int3 and int1 report the address after themselves.
-        let from_kernel = (*info).si_code > 0;
         if (layout::CACHE..=layout::CACHE + layout::CACHE_SIZE).contains(&pc) && from_kernel {
             // The fault may have come while the guest's GS was in place.
             std::arch::asm!("wrgsbase {}", in(reg) layout::CONTEXT);
@@ -108,8 +108,10 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
             return;
         }
         if !from_kernel && NOTING {
-            // Somebody sent it: for the guest.
-            host_signals::note(info);
+            // Somebody sent it: for the guest, or to end it.
+            if !host_signals::take_request(info) {
+                host_signals::note(info);
+            }
             host_signals::break_slice(pc);
             return;
         }

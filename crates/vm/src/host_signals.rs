@@ -14,8 +14,8 @@
 
 use crate::context::{BREAK, Context};
 use crate::kernel::signal::SignalInfo;
-use crate::{Error, fault, layout};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::{Error, fault, host, layout};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Notes not yet taken: a ring with one writer (the handler, which is never
 /// interrupted by another signal) and one reader (the vm).
@@ -23,6 +23,17 @@ const ROOM: usize = 256;
 static mut NOTES: [[u8; 128]; ROOM] = [[0; 128]; ROOM];
 static WRITTEN: AtomicUsize = AtomicUsize::new(0);
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Another process of the recording has sent SIGKILL.
+static KILLED: AtomicBool = AtomicBool::new(false);
+
+/// What it sends in SIGKILL's place: one that every vm handles.
+const REQUEST: i32 = libc::SIGFPE;
+const REQUEST_CODE: i32 = -100;
+const REQUEST_VALUE: u64 = 0x6465_6164_6865_6174;
+
+/// A vm that has not died so long after it was asked to is killed.
+const GRACE_SECONDS: i64 = 10;
 
 /// Signals that were ignored when the process started, before the Rust
 /// run-time changed SIGPIPE.
@@ -134,13 +145,82 @@ extern "C" fn noting(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_v
     break_slice(pc);
 }
 
-/// True if there are notes to take.
-pub fn noted() -> bool {
-    WRITTEN.load(Ordering::Acquire) != TAKEN.load(Ordering::Relaxed)
+/// Asks another vm of the recording to end as if by SIGKILL; the kernel's
+/// convention for errors.
+pub fn ask_to_die(pid: i32) -> i64 {
+    let mut info = SignalInfo::new(REQUEST, REQUEST_CODE);
+    info.put(16, std::process::id());
+    info.put_long(24, REQUEST_VALUE);
+    let arguments = [
+        pid as u64,
+        REQUEST as u64,
+        info.bytes.as_ptr() as u64,
+        0,
+        0,
+        0,
+    ];
+    // SAFETY: a siginfo_t of ours.
+    unsafe { host::syscall(libc::SYS_rt_sigqueueinfo, arguments) }
 }
 
-/// The oldest note.
+/// True if the signal is such a request, which is then taken. For the host
+/// handler: only system calls that a handler may make.
+pub fn take_request(info: *const libc::siginfo_t) -> bool {
+    // SAFETY: a siginfo_t has 128 bytes; the kernel's own code and value are
+    // where `SignalInfo` puts them.
+    let (code, value) = unsafe {
+        let bytes = info.cast::<u8>();
+        (
+            bytes.add(8).cast::<i32>().read_unaligned(),
+            bytes.add(24).cast::<u64>().read_unaligned(),
+        )
+    };
+    if code != REQUEST_CODE || value != REQUEST_VALUE {
+        return false;
+    }
+    if !KILLED.swap(true, Ordering::SeqCst) {
+        // In case it waits for something that never comes. If there can be no
+        // timer, it has all the time it needs.
+        // SAFETY: out-parameters and structures on the stack.
+        unsafe {
+            let mut event: libc::sigevent = std::mem::zeroed();
+            event.sigev_notify = libc::SIGEV_SIGNAL;
+            event.sigev_signo = libc::SIGKILL;
+            let mut timer = 0i32;
+            let mut when: libc::itimerspec = std::mem::zeroed();
+            when.it_value.tv_sec = GRACE_SECONDS;
+            let clock = libc::CLOCK_MONOTONIC as u64;
+            let created = host::syscall(
+                libc::SYS_timer_create,
+                [
+                    clock,
+                    &raw const event as u64,
+                    &raw mut timer as u64,
+                    0,
+                    0,
+                    0,
+                ],
+            );
+            if created == 0 {
+                let when = &raw const when as u64;
+                host::syscall(libc::SYS_timer_settime, [timer as u64, 0, when, 0, 0, 0]);
+            }
+        }
+    }
+    true
+}
+
+/// True if there are notes to take.
+pub fn noted() -> bool {
+    KILLED.load(Ordering::Acquire)
+        || WRITTEN.load(Ordering::Acquire) != TAKEN.load(Ordering::Relaxed)
+}
+
+/// The oldest note; SIGKILL before all others.
 pub fn take() -> Option<SignalInfo> {
+    if KILLED.swap(false, Ordering::SeqCst) {
+        return Some(SignalInfo::new(libc::SIGKILL, 0));
+    }
     let taken = TAKEN.load(Ordering::Relaxed);
     if WRITTEN.load(Ordering::Acquire) == taken {
         return None;
@@ -154,6 +234,7 @@ pub fn take() -> Option<SignalInfo> {
 
 /// A forked child does not inherit pending signals.
 pub fn forget() {
+    KILLED.store(false, Ordering::SeqCst);
     TAKEN.store(WRITTEN.load(Ordering::Acquire), Ordering::Release);
 }
 

@@ -262,6 +262,9 @@ impl Vm {
         if self.io.is_live() {
             host_signals::install()?;
             fault::note_foreign_signals();
+            if let Some(tree) = &self.tree {
+                tree.announce();
+            }
         }
         self.read_limits()?;
         self.inherit_descriptors()?;

@@ -94,6 +94,8 @@ impl Drop for OutputLock {
 
 const TURN_BYTE: i64 = 0;
 const OUTPUT_BYTE: i64 = 1;
+/// Every process that records locks the byte this far behind its id.
+const PROCESS_BYTES: i64 = 1 << 16;
 
 /// Locks or unlocks one byte of a file, waiting as long as it takes.
 fn lock(file: i32, byte: i64, kind: libc::c_int) -> std::io::Result<()> {
@@ -187,6 +189,27 @@ impl Tree {
         self.directory.clone_from(&name);
         self.opened = Some(folder.into());
         Some(name)
+    }
+
+    /// This process records, until it ends.
+    pub fn announce(&self) {
+        let byte = PROCESS_BYTES + i64::from(std::process::id());
+        // Nobody else locks this byte. Without it the process is killed harder.
+        let _ = lock(self.turn.as_raw_fd(), byte, libc::F_WRLCK);
+    }
+
+    /// Process `pid`, another one, is alive and records.
+    pub fn has_process(&self, pid: i32) -> bool {
+        // SAFETY: a zeroed flock is valid, and the call only fills it in.
+        unsafe {
+            let mut lock: libc::flock = std::mem::zeroed();
+            lock.l_type = libc::F_WRLCK as libc::c_short;
+            lock.l_start = PROCESS_BYTES + i64::from(pid);
+            lock.l_len = 1;
+            libc::fcntl(self.turn.as_raw_fd(), libc::F_GETLK, &mut lock) == 0
+                && lock.l_type != libc::F_UNLCK as libc::c_short
+                && lock.l_pid == pid
+        }
     }
 
     /// Waits for the turn among processes that share memory; returns its

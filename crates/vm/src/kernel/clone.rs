@@ -1,6 +1,7 @@
 //! Threads: creation, exit, ids.
 
 use super::{Call, Halt, Outcome};
+use crate::Error;
 use crate::context::reg;
 use crate::machine::Vm;
 use crate::memory;
@@ -85,18 +86,27 @@ impl Vm {
     }
 
     pub(super) fn sys_exit_group(&mut self, code: u64) -> Outcome {
-        // Mutexes that other processes use as well are given up.
+        self.ended = Some(ProcessStatus::Exited(code as i32 & 0xff));
+        Err(Halt::NoReturn)
+    }
+
+    /// The process ends: mutexes that other processes use as well are given up,
+    /// those that are robust.
+    pub(crate) fn give_up_mutexes(&mut self) -> Result<(), Error> {
+        if !self.space.shares_memory && !self.space.shares_files {
+            return Ok(());
+        }
+        self.take_turn()?;
+        self.receive_last_memory()?;
         let lists: Vec<(u64, i32)> = self
             .threads
             .values()
             .map(|thread| (thread.robust_list, thread.tid))
+            .chain([self.kernel.process.last_robust_list])
             .collect();
-        if self.space.shares_memory || self.space.shares_files {
-            for (list, tid) in lists {
-                self.release_robust_list(list, tid);
-            }
+        for (list, tid) in lists {
+            self.release_robust_list(list, tid);
         }
-        self.ended = Some(ProcessStatus::Exited(code as i32 & 0xff));
-        Err(Halt::NoReturn)
+        Ok(())
     }
 }

@@ -28,6 +28,7 @@ mod pipe;
 mod poll;
 mod proc_files;
 pub mod process;
+mod sending;
 mod shared_memory;
 pub mod signal;
 mod signal_frame;
@@ -46,7 +47,7 @@ use crate::observe::SyscallEvent;
 use crate::record::RecordError;
 use crate::schedule::SliceEnd;
 use crate::thread::{State, Wait};
-use crate::{Error, context::reg};
+use crate::{Error, context::reg, host_signals};
 
 pub use fd::Descriptors;
 pub(crate) use file::WOULD_BLOCK;
@@ -264,6 +265,7 @@ impl Vm {
         }
         Ok(end
             .or_else(|| self.timer_after_call())
+            .or_else(|| self.signal_after_call())
             .or_else(|| self.sequencer_after_call()))
     }
 
@@ -271,6 +273,14 @@ impl Vm {
     fn timer_after_call(&mut self) -> Option<SliceEnd> {
         let due = self.next_timer()? <= self.now();
         due.then(|| self.give_way(SliceEnd::Interrupted)).flatten()
+    }
+
+    /// A signal from outside has come meanwhile, perhaps sent by the call.
+    fn signal_after_call(&mut self) -> Option<SliceEnd> {
+        let noted = self.io.is_live() && host_signals::noted();
+        noted
+            .then(|| self.give_way(SliceEnd::Interrupted))
+            .flatten()
     }
 
     fn syscall_event(&self, call: &Call, result: i64) -> SyscallEvent {

@@ -22,6 +22,7 @@ use crate::schedule::Random64;
 use crate::thread::{HostInterest, Wait, WaitOn};
 use crate::tree::{Children, OutputLock};
 use crate::{host, host_signals, layout, memory};
+use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
@@ -43,6 +44,10 @@ pub struct Process {
     pub start_random: [u8; 16],
     /// While a parent waits in vfork for this process: where to tell it.
     vfork_parent: Option<OwnedFd>,
+    /// Children that have not been waited for.
+    pub children: BTreeSet<i32>,
+    /// The list of robust mutexes and the id of the thread that exited last.
+    pub last_robust_list: (u64, i32),
     threads: u32,
 }
 
@@ -139,6 +144,7 @@ impl Vm {
         if pid < 0 {
             return Ok(pid);
         }
+        self.kernel.process.children.insert(pid as i32);
         if !self.io.is_live() {
             let number = facts.try_into().map_or(0, u32::from_le_bytes);
             if self.replay_child(number)? {
@@ -217,6 +223,7 @@ impl Vm {
             && let Some(tree) = &mut self.tree
         {
             tree.forked = true;
+            tree.announce();
         }
         self.open_streams(number)?;
         let (_, facts) = self.io.external_bytes(tag::PROCESS, || {
@@ -236,6 +243,7 @@ impl Vm {
         process.parent = fact(4);
         process.vfork_parent = line;
         process.threads = 1;
+        process.children.clear();
         self.kernel.futexes = Default::default();
         self.kernel.shared_memory.after_fork();
         if self.io.is_live() {
@@ -415,6 +423,10 @@ impl Vm {
             return self.wait_for_child();
         }
         if result > 0 && facts.len() == bytes.len() {
+            let state = i32::from_le_bytes([facts[0], facts[1], facts[2], facts[3]]);
+            if libc::WIFEXITED(state) || libc::WIFSIGNALED(state) {
+                self.kernel.process.children.remove(&(result as i32));
+            }
             if status != 0 {
                 memory::write(status, &facts[..4])?;
             }
@@ -462,6 +474,11 @@ impl Vm {
         // No signal number: no child has changed state.
         if facts[..4] == [0; 4] && options as i32 & libc::WNOHANG == 0 {
             return self.wait_for_child();
+        }
+        let told = super::signal::SignalInfo::from_recorded(&facts[..128]);
+        let gone = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&told.code());
+        if gone && options as i32 & libc::WNOWAIT == 0 {
+            self.kernel.process.children.remove(&told.sender());
         }
         if info != 0 {
             memory::write(info, &facts[..128])?;

@@ -110,6 +110,11 @@ impl SignalInfo {
         }
     }
 
+    /// The process that sent it, or that it tells of (SIGCHLD).
+    pub fn sender(&self) -> i32 {
+        self.word(16) as i32
+    }
+
     pub fn code(&self) -> i32 {
         self.word(8) as i32
     }
@@ -537,23 +542,7 @@ impl Vm {
         self.kernel.signals.pending.set() | self.signals().pending.set()
     }
 
-    pub(super) fn sys_kill(&mut self, call: &Call) -> Outcome {
-        let [pid, signal, ..] = call.arguments;
-        let (pid, signal) = (pid as i32, signal as i32);
-        if !(0..=64).contains(&signal) {
-            return Err(Halt::Errno(libc::EINVAL));
-        }
-        if pid != self.kernel.process.pid {
-            return self.host_call(libc::SYS_kill, call.arguments);
-        }
-        if signal != 0 {
-            let info = self.user_signal(signal, SI_USER);
-            self.send_signal(Target::Process, info)?;
-        }
-        Ok(0)
-    }
-
-    fn user_signal(&self, signal: i32, code: i32) -> SignalInfo {
+    pub(super) fn user_signal(&self, signal: i32, code: i32) -> SignalInfo {
         let mut info = SignalInfo::new(signal, code);
         info.put(16, self.kernel.process.pid as u32);
         info.put(20, self.kernel.process.user);
@@ -571,7 +560,7 @@ impl Vm {
     pub(super) fn sys_tgkill(&mut self, call: &Call) -> Outcome {
         let [process, tid, signal, ..] = call.arguments;
         if process as i32 != self.kernel.process.pid {
-            return self.host_call(libc::SYS_tgkill, call.arguments);
+            return self.kill_other(call, process as i32, signal as i32);
         }
         self.kill_thread(tid as i32, signal as i32)
     }
@@ -601,7 +590,7 @@ impl Vm {
             (0, a as i32, b)
         };
         if process as i32 != self.kernel.process.pid {
-            return self.host_call(call.number as i64, call.arguments);
+            return self.kill_other(call, process as i32, signal);
         }
         if !(0..=64).contains(&signal) {
             return Err(Halt::Errno(libc::EINVAL));

@@ -477,6 +477,7 @@ impl Vm {
         };
         loop {
             if let Some(status) = self.ended {
+                self.give_up_mutexes()?;
                 self.finish(status)?;
                 return Ok(Stop::Ended(status));
             }

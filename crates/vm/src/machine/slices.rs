@@ -95,8 +95,10 @@ impl Vm {
         } else {
             0
         };
-        if end == SliceEnd::Exited {
-            self.threads.remove(&slice.thread);
+        if end == SliceEnd::Exited
+            && let Some(thread) = self.threads.remove(&slice.thread)
+        {
+            self.kernel.process.last_robust_list = (thread.robust_list, thread.tid);
         }
         if let Some(copy) = self.copy.as_mut().filter(|copy| copy.tracked) {
             copy.slices.push(Choice {
@@ -324,6 +326,17 @@ impl Vm {
                 }
             }
         }
+    }
+
+    /// While replaying: what others had written when this process ended.
+    pub(crate) fn receive_last_memory(&mut self) -> Result<(), Error> {
+        while let Pace::Follow(steps) = &mut self.pace
+            && matches!(steps.peek()?, Some(Step::Memory))
+        {
+            steps.next_step()?;
+            self.receive_memory()?;
+        }
+        Ok(())
     }
 
     /// Writes a step that is not a slice.
