@@ -118,3 +118,13 @@ fn shared_maps() {
 fn signal_descriptor() {
     check("signal_descriptor");
 }
+
+#[test]
+fn resource_limits() {
+    check("resource_limits");
+}
+
+#[test]
+fn robust_processes() {
+    check("robust_processes");
+}

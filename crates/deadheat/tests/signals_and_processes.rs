@@ -108,6 +108,7 @@ programs! {
     thread_signals
     vector_state
     fork_and_wait
+    group_signals
     execute
 }
 

@@ -4,6 +4,7 @@ use crate::Error;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Maps anonymous private memory at exactly `address`, which must be free.
 pub fn map_fixed(address: u64, length: u64, protection: i32) -> Result<(), Error> {
@@ -128,6 +129,41 @@ pub unsafe fn syscall(number: i64, arguments: [u64; 6]) -> i64 {
         );
     }
     result
+}
+
+/// The guest's limit of a file's size.
+static FILE_SIZE: AtomicU64 = AtomicU64::new(libc::RLIM_INFINITY);
+
+pub fn limit_file_size(bytes: u64) {
+    FILE_SIZE.store(bytes, Ordering::Relaxed);
+}
+
+/// Does what the guest asked for under its limit of a file's size, which the
+/// vm itself is not bound by.
+pub fn within_file_size<T>(work: impl FnOnce() -> T) -> T {
+    match FILE_SIZE.load(Ordering::Relaxed) {
+        libc::RLIM_INFINITY => work(),
+        bytes => within_limit(libc::RLIMIT_FSIZE, bytes, work),
+    }
+}
+
+/// Works under another soft limit, or the hard one if that is lower.
+pub fn within_limit<T>(resource: u32, soft: u64, work: impl FnOnce() -> T) -> T {
+    // SAFETY: plain in- and out-parameters.
+    unsafe {
+        let mut own: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(resource, &mut own) != 0 {
+            return work();
+        }
+        let other = libc::rlimit {
+            rlim_cur: soft.min(own.rlim_max),
+            ..own
+        };
+        libc::setrlimit(resource, &other);
+        let result = work();
+        libc::setrlimit(resource, &own);
+        result
+    }
 }
 
 /// Ends this process without running anything else.

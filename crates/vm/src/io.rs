@@ -15,6 +15,20 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::SystemTime;
 
+/// Asks the host, under the guest's limit of a file's size where that matters.
+fn bounded<T>(tag: u32, perform: impl FnOnce() -> T) -> T {
+    match i64::from(tag) {
+        libc::SYS_write
+        | libc::SYS_truncate
+        | libc::SYS_ftruncate
+        | libc::SYS_fallocate
+        | libc::SYS_sendfile
+        | libc::SYS_splice
+        | libc::SYS_copy_file_range => crate::host::within_file_size(perform),
+        _ => perform(),
+    }
+}
+
 /// A guest range that the host has just written.
 pub type Written = (u64, usize);
 
@@ -204,9 +218,9 @@ impl Io {
         perform: impl FnOnce() -> (i64, Vec<Written>),
     ) -> Result<i64, Error> {
         match self {
-            Io::Live => Ok(perform().0),
+            Io::Live => Ok(bounded(tag, perform).0),
             Io::Record { inputs, .. } => {
-                let (result, written) = perform();
+                let (result, written) = bounded(tag, perform);
                 let mut writes = Vec::with_capacity(written.len());
                 for (address, length) in written {
                     // What the host has just written can be read, unless the
@@ -265,9 +279,9 @@ impl Io {
         perform: impl FnOnce() -> (i64, Vec<u8>),
     ) -> Result<(i64, Vec<u8>), Error> {
         match self {
-            Io::Live => Ok(perform()),
+            Io::Live => Ok(bounded(tag, perform)),
             Io::Record { inputs, .. } => {
-                let (result, bytes) = perform();
+                let (result, bytes) = bounded(tag, perform);
                 inputs.push(&Effect {
                     tag,
                     result,

@@ -28,6 +28,7 @@ impl Vm {
         if flags & THREAD_FLAGS != THREAD_FLAGS {
             return self.clone_process(call);
         }
+        self.room_for_thread()?;
         let id = self.kernel.process.next_thread();
         let tid = self.kernel.process.tid_of(id);
         let mut regs = *self.regs();

@@ -8,23 +8,14 @@ use crate::memory;
 use crate::thread::TIMER_SLACK;
 use std::collections::{BTreeMap, BTreeSet};
 
-const RESOURCES: usize = 16;
-
 /// What the guest has set and is shown again.
 #[derive(Default)]
 pub struct Machine {
-    /// Soft and hard resource limits. They bind the guest only: the vm needs
-    /// its own room.
-    limits: [[u64; 2]; RESOURCES],
     /// CPU masks that were set, by thread id.
     affinity: BTreeMap<i32, Vec<u8>>,
     personality: u64,
     no_new_privileges: bool,
     dumpable: Option<u64>,
-    /// Descriptors the vm may have altogether.
-    descriptors: u64,
-    /// Bytes of memory and swap that the machine has.
-    memory: u64,
     /// Unknown requests already complained about.
     pub reported_ioctls: BTreeSet<u32>,
 }
@@ -158,60 +149,6 @@ impl Vm {
         })
     }
 
-    /// Reads the host's limits once, at the start.
-    pub(crate) fn read_limits(&mut self) -> Result<(), crate::Error> {
-        let (_, bytes) = self.io.external_bytes(crate::io::tag::PROCESS, || {
-            let mut bytes = Vec::new();
-            for resource in 0..RESOURCES {
-                let mut limit = libc::rlimit {
-                    rlim_cur: 0,
-                    rlim_max: 0,
-                };
-                // SAFETY: plain out-parameter; the vm takes all descriptors
-                // it may have, since the guest's count beside its own.
-                unsafe {
-                    libc::getrlimit(resource as u32, &mut limit);
-                    if resource == libc::RLIMIT_NOFILE as usize {
-                        let all = libc::rlimit {
-                            rlim_cur: limit.rlim_max,
-                            rlim_max: limit.rlim_max,
-                        };
-                        libc::setrlimit(libc::RLIMIT_NOFILE, &all);
-                    }
-                }
-                bytes.extend_from_slice(&limit.rlim_cur.to_le_bytes());
-                bytes.extend_from_slice(&limit.rlim_max.to_le_bytes());
-            }
-            bytes.extend_from_slice(&machine_memory().to_le_bytes());
-            (0, bytes)
-        })?;
-        let words = bytes.chunks_exact(8).map(|bytes| {
-            let mut word = [0; 8];
-            word.copy_from_slice(bytes);
-            u64::from_le_bytes(word)
-        });
-        let limits = self.kernel.machine.limits.as_flattened_mut();
-        for (limit, word) in limits.iter_mut().zip(words) {
-            *limit = word;
-        }
-        let [_, hard] = self.kernel.machine.limits[libc::RLIMIT_NOFILE as usize];
-        self.kernel.machine.descriptors = hard;
-        let memory = bytes.last_chunk::<8>();
-        self.kernel.machine.memory = memory.map_or(u64::MAX, |word| u64::from_le_bytes(*word));
-        self.apply_descriptor_limit();
-        Ok(())
-    }
-
-    /// True if the guest may have `length` more bytes of address space; with
-    /// `committed` it wants memory behind them, of which the kernel refuses
-    /// more than there is.
-    pub(super) fn has_room(&self, length: u64, committed: bool) -> bool {
-        let limit = self.kernel.machine.limits[libc::RLIMIT_AS as usize][0];
-        let fits =
-            limit == libc::RLIM_INFINITY || self.space.size().saturating_add(length) <= limit;
-        fits && (!committed || length <= self.kernel.machine.memory)
-    }
-
     /// Calls that change whom the process is. The kernel then hides /proc/self
     /// from it, which the vm needs.
     pub(super) fn sys_set_identity(&mut self, call: &Call) -> Outcome {
@@ -248,44 +185,6 @@ impl Vm {
             files.relocate(directory);
         }
         Ok(())
-    }
-
-    fn apply_descriptor_limit(&mut self) {
-        let soft = self.kernel.machine.limits[libc::RLIMIT_NOFILE as usize][0];
-        // Every descriptor of the guest may become one of the host's, and the
-        // vm has some of its own.
-        let most = self.kernel.machine.descriptors;
-        let most = most.saturating_sub(OWN_DESCRIPTORS).max(most / 2);
-        self.kernel.fds.limit = soft.min(most).min(1 << 20) as i32;
-    }
-
-    pub(super) fn sys_prlimit(&mut self, pid: u64, resource: u64, new: u64, old: u64) -> Outcome {
-        if pid != 0 && pid as i32 != self.kernel.process.pid {
-            return Err(Halt::Errno(libc::ESRCH));
-        }
-        let limits = self.kernel.machine.limits.get(resource as usize);
-        let current = *limits.ok_or(Halt::Errno(libc::EINVAL))?;
-        let wanted = if new == 0 {
-            None
-        } else {
-            Some(memory::get::<[u64; 2]>(new)?)
-        };
-        if let Some([soft, hard]) = wanted {
-            if soft > hard {
-                return Err(Halt::Errno(libc::EINVAL));
-            }
-            if hard > current[1] && self.identity()?[1] != 0 {
-                return Err(Halt::Errno(libc::EPERM));
-            }
-        }
-        if old != 0 {
-            memory::put(old, current)?;
-        }
-        if let Some(limits) = wanted {
-            self.kernel.machine.limits[resource as usize] = limits;
-            self.apply_descriptor_limit();
-        }
-        Ok(0)
     }
 
     pub(super) fn sys_getrusage(&mut self, who: u64, address: u64) -> Outcome {
@@ -579,20 +478,5 @@ impl Vm {
             // concerns hardware or a kernel the guest does not see.
             _ => Err(Halt::Errno(libc::EINVAL)),
         }
-    }
-}
-
-/// Room kept for the vm's own descriptors.
-const OWN_DESCRIPTORS: u64 = 128;
-
-/// Memory and swap of this machine, in bytes.
-fn machine_memory() -> u64 {
-    // SAFETY: plain out-parameter.
-    unsafe {
-        let mut info: libc::sysinfo = std::mem::zeroed();
-        if libc::sysinfo(&mut info) != 0 {
-            return u64::MAX;
-        }
-        (info.totalram + info.totalswap).saturating_mul(u64::from(info.mem_unit))
     }
 }

@@ -18,6 +18,7 @@ mod file;
 mod futex;
 mod in_copy;
 mod ioctl;
+mod limits;
 mod memory_map;
 mod misc;
 pub mod names;
@@ -121,6 +122,7 @@ pub struct Kernel {
     pub signals: signal::Signals,
     pub process: process::Process,
     pub machine: misc::Machine,
+    pub limits: limits::Limits,
     /// While replaying: stand-ins for files that are mapped shared.
     pub shared_files: memory_map::SharedFiles,
     pub shared_memory: shared_memory::SharedMemory,

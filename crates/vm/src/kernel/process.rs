@@ -131,7 +131,7 @@ impl Vm {
             if vfork {
                 lines = line().map_or((None, None), |(ours, theirs)| (Some(ours), Some(theirs)));
             }
-            forked = host_fork();
+            forked = self.within_processes(host_fork);
             if forked == 0 {
                 return self.become_child(number, flags, stack, [child_tid, tls], lines.1);
             }
@@ -254,6 +254,7 @@ impl Vm {
         self.kernel.timers.after_fork();
         self.keep_only_current(1);
         self.start_books();
+        self.set_processor_limit();
         let pid = self.kernel.process.pid;
         let regs = self.regs();
         regs.gpr[reg::RAX] = 0;

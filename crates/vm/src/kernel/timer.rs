@@ -26,6 +26,8 @@ enum Notify {
     Nothing,
     /// An interval timer's signal to the process.
     Interval(i32),
+    /// The processor time that the process may have is used up.
+    ProcessorLimit,
     /// A POSIX timer's signal.
     Signal {
         signal: i32,
@@ -47,8 +49,12 @@ struct Timer {
     overrun: u32,
 }
 
-/// Interval timers have these keys; POSIX timers count from 0.
+/// Interval timers have these keys, the limit of processor time the one below;
+/// POSIX timers count from 0.
 const ITIMERS: [u32; 3] = [u32::MAX - 2, u32::MAX - 1, u32::MAX];
+const PROCESSOR_LIMIT: u32 = u32::MAX - 3;
+
+const SECOND: u64 = 1_000_000_000;
 
 #[derive(Debug, Default)]
 pub struct Timers {
@@ -63,7 +69,7 @@ impl Timers {
 
     /// Interval timers live on in the new program, POSIX timers do not.
     pub fn after_exec(&mut self) {
-        self.timers.retain(|key, _| ITIMERS.contains(key));
+        self.timers.retain(|key, _| *key >= PROCESSOR_LIMIT);
     }
 }
 
@@ -133,6 +139,7 @@ impl Vm {
                 Notify::Interval(signal) => {
                     self.send_signal(Target::Process, SignalInfo::new(signal, SI_KERNEL))?;
                 }
+                Notify::ProcessorLimit => self.processor_time_is_up()?,
                 Notify::Signal {
                     signal,
                     value,
@@ -141,6 +148,34 @@ impl Vm {
             }
         }
         Ok(())
+    }
+
+    /// Arms or disarms the limit of processor time.
+    pub(super) fn set_processor_limit(&mut self) {
+        let timers = &mut self.kernel.timers.timers;
+        timers.remove(&PROCESSOR_LIMIT);
+        if let (Some(second), _) = self.processor_limit() {
+            let timer = Timer {
+                base: Base::Processor,
+                notify: Notify::ProcessorLimit,
+                deadline: Some(second.saturating_mul(SECOND)),
+                interval: 0,
+                missed: 0,
+                overrun: 0,
+            };
+            self.kernel.timers.timers.insert(PROCESSOR_LIMIT, timer);
+        }
+    }
+
+    fn processor_time_is_up(&mut self) -> Result<(), Error> {
+        let (_, last) = self.processor_limit();
+        let signal = if self.processor_time() >= last.saturating_mul(SECOND) {
+            libc::SIGKILL
+        } else {
+            libc::SIGXCPU
+        };
+        self.next_processor_second();
+        self.send_signal(Target::Process, SignalInfo::new(signal, SI_KERNEL))
     }
 
     fn expire_posix(
@@ -187,7 +222,7 @@ impl Vm {
     }
 
     /// After arming: a slice that would run past the expiry ends now.
-    fn armed(&self, result: i64) -> Outcome {
+    pub(super) fn armed(&self, result: i64) -> Outcome {
         match self.instructions_to_timer() {
             Some(left) if left < self.left_in_slice() => Err(Halt::Yield(result)),
             _ => Ok(result),
@@ -281,7 +316,7 @@ impl Vm {
             dynamic if dynamic < 0 => Base::Processor,
             _ => Base::Monotonic,
         };
-        let key = (0..ITIMERS[0])
+        let key = (0..PROCESSOR_LIMIT)
             .find(|key| !self.kernel.timers.timers.contains_key(key))
             .ok_or(Halt::Errno(libc::EAGAIN))?;
         let notify = if event == 0 {
@@ -332,7 +367,7 @@ impl Vm {
 
     fn posix_timer(&mut self, id: u64) -> Result<&mut Timer, Halt> {
         let key = id as u32;
-        if ITIMERS.contains(&key) {
+        if key >= PROCESSOR_LIMIT {
             return Err(Halt::Errno(libc::EINVAL));
         }
         self.kernel

@@ -277,9 +277,16 @@ impl Vm {
             let Pace::Follow(steps) = &mut self.pace else {
                 unreachable!("only called while following");
             };
-            // Timers are looked at where the recording vm did.
-            if matches!(steps.peek()?, Some(Step::Advance(_) | Step::Slice { .. })) {
+            // Timers are looked at where the recording vm did; one may have
+            // ended the process.
+            if matches!(
+                steps.peek()?,
+                Some(Step::Advance(_) | Step::Slice { .. } | Step::End(_))
+            ) {
                 self.expire_timers()?;
+                if self.ended.is_some() {
+                    return Ok(None);
+                }
             }
             let Pace::Follow(steps) = &mut self.pace else {
                 unreachable!("only called while following");
