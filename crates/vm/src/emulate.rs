@@ -1,7 +1,7 @@
 //! Instructions the vm executes itself, because their result must be the same
 //! in every run: cpuid, time stamps, random numbers, the extended state, the
 //! number of the processor, and a few that concern registers the vm has taken.
-//! docs/guests.md lists them.
+//! docs/determinism.md lists them.
 
 use crate::context::reg;
 use crate::extended_state::{self, Area, BadArea, Format};

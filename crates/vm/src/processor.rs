@@ -11,7 +11,8 @@
 //!
 //! Guarantee: what these instructions tell depends on the recording alone. Not
 //! covered: results that makes of processors compute differently (`rcpps`,
-//! `fsin` and their kin); `Results` says whether this machine agrees.
+//! `fsin`, flags that the manuals call undefined); `Results` says whether this
+//! machine agrees. docs/determinism.md has the whole list.
 
 use crate::Error;
 use crate::record::{RecordError, read_json, write_json};
@@ -98,6 +99,9 @@ pub struct Results {
     reciprocals: u64,
     /// Sine, tangent, logarithm and their kin in the x87 unit.
     transcendental: u64,
+    /// Status flags that the manuals call undefined, and what scans for a bit
+    /// leave behind that find none.
+    undefined: u64,
 }
 
 /// Where a component of the extended state is in the guest's areas.
@@ -392,14 +396,11 @@ impl Processor {
         if self.results == host.results {
             return None;
         }
-        let which = match self.results.reciprocals == host.results.reciprocals {
-            true => "fsin, fyl2x and the like",
-            false => "rcpps, rsqrtps and the like",
-        };
         Some(format!(
-            "the recording was made on {}; this machine ({}) computes other results for {which}",
+            "the recording was made on {}; this machine ({}) computes other results for {}",
             self.name(),
-            host.name()
+            host.name(),
+            self.results.differing(&host.results).join(" and for ")
         ))
     }
 }
@@ -539,7 +540,29 @@ impl Results {
         Results {
             reciprocals: reciprocals(),
             transcendental: transcendental(),
+            undefined: undefined(),
         }
+    }
+
+    /// What the two disagree in, by the names of instructions.
+    fn differing(&self, other: &Results) -> Vec<&'static str> {
+        [
+            (self.reciprocals, other.reciprocals, "rcpps and rsqrtps"),
+            (
+                self.transcendental,
+                other.transcendental,
+                "fsin, fyl2x and the like",
+            ),
+            (
+                self.undefined,
+                other.undefined,
+                "flags that imul, div, shifts and bit scans leave undefined",
+            ),
+        ]
+        .into_iter()
+        .filter(|(one, another, _)| one != another)
+        .map(|(_, _, name)| name)
+        .collect()
     }
 }
 
@@ -602,9 +625,95 @@ fn transcendental() -> u64 {
     hash.digest()
 }
 
+/// Executes an instruction on `$a` in rax, `$b` in rcx and 0 in rdx, with all
+/// status flags clear and again with all set, and hashes the registers and flags
+/// it leaves.
+macro_rules! left_by {
+    ($hash:ident, $a:ident, $b:ident, $($text:literal),+) => {$({
+        for set in [0u64, STATUS_FLAGS] {
+            let (mut rax, mut rdx, flags): (u64, u64, u64) = ($a, 0, set);
+            let after: u64;
+            // SAFETY: the instruction works on the named registers alone and
+            // cannot fault; the flags are not assumed to be kept.
+            unsafe {
+                std::arch::asm!(
+                    "push {flags}",
+                    "popfq",
+                    $text,
+                    "pushfq",
+                    "pop {flags}",
+                    flags = inout(reg) flags | ALWAYS_SET => after,
+                    inout("rax") rax,
+                    inout("rdx") rdx,
+                    in("rcx") $b,
+                );
+            }
+            for word in [rax, rdx, after & STATUS_FLAGS] {
+                $hash.update(&word.to_le_bytes());
+            }
+        }
+    })+};
+}
+
+/// OF, SF, ZF, AF, PF, CF.
+const STATUS_FLAGS: u64 = 0x8d5;
+/// Bit 1 of the flags, and that interrupts are enabled.
+const ALWAYS_SET: u64 = 0x202;
+
+fn undefined() -> u64 {
+    const VALUES: [u64; 6] = [0, 1, 0x7f, 0x8000_0000, 0x1234_5678_9abc_def0, u64::MAX];
+    let mut hash = Xxh3::new();
+    for a in VALUES {
+        for b in VALUES {
+            left_by!(
+                hash,
+                a,
+                b,
+                "imul rax, rcx",
+                "mul rcx",
+                "shl rax, cl",
+                "sar eax, cl",
+                "shld ax, dx, cl",
+                "rcl rax, cl",
+                "rol rax, cl",
+                "bsf rax, rcx",
+                "bsr eax, ecx",
+                "bt rax, rcx",
+                "and rax, rcx",
+                "tzcnt rax, rcx",
+                "lzcnt rax, rcx",
+                "popcnt rax, rcx"
+            );
+        }
+        // Divisors are odd and larger than the upper half: no fault.
+        let b = a | 1;
+        left_by!(hash, a, b, "div rcx");
+    }
+    hash.digest()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_same_machine_computes_the_same_twice_and_names_what_another_does_not() {
+        let here = Results::of_this_machine();
+        assert_eq!(here, Results::of_this_machine());
+        let other = Results {
+            undefined: !here.undefined,
+            ..here
+        };
+        assert_eq!(here.differing(&other).len(), 1);
+        let mut processor = Processor::host().clone();
+        assert_eq!(processor.difference(), None);
+        processor.results = other;
+        let said = processor.difference().expect("it differs");
+        assert!(
+            said.contains("bit scans") && !said.contains("fsin"),
+            "{said}"
+        );
+    }
 
     #[test]
     fn no_answer_tells_one_processor_of_a_machine_from_another() {
