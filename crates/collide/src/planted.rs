@@ -3,17 +3,17 @@
 //!
 //! The holder writes an entry before it plants and clears it after it has put
 //! the byte back. If the holder is killed (`kill -9`), the front end's warden
-//! thread wakes on its pidfd and puts back every byte that is still entered,
-//! sites of live code first. So each process cleans up after the other. What
-//! remains is the time between the kill and the warden's writes, some tens of
-//! microseconds for live code: a thread that runs into a breakpoint then dies
-//! of SIGTRAP, because nobody holds it any more.
+//! thread is told before the kernel lets go of the target (`lifeline`), and puts
+//! back every byte that is still entered, sites of live code first. So each
+//! process cleans up after the other. What remains is the time between the kill
+//! and the warden's writes, some tens of microseconds for live code: a thread
+//! that runs into a breakpoint then stops as usual, but nobody takes its SIGTRAP
+//! away, and it dies of that (`holder/news.rs`, window 2).
 
+use crate::lifeline::Watched;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The byte a code breakpoint consists of.
@@ -143,25 +143,12 @@ pub struct Warden {
 }
 
 impl Warden {
-    pub fn watch(holder: i32, table: PlantedTable) -> io::Result<Warden> {
-        // SAFETY: pidfd_open takes integers and returns a fresh descriptor.
-        let pidfd = unsafe {
-            let fd = libc::syscall(libc::SYS_pidfd_open, holder, 0);
-            if fd < 0 {
-                return Err(io::Error::last_os_error());
-            }
-            Arc::new(OwnedFd::from_raw_fd(fd as i32))
-        };
+    pub fn watch(holder: Watched, table: PlantedTable) -> io::Result<Warden> {
         let thread = std::thread::Builder::new()
             .name("warden".into())
             .spawn(move || {
-                let mut poll = libc::pollfd {
-                    fd: pidfd.as_raw_fd(),
-                    events: libc::POLLIN,
-                    revents: 0,
-                };
-                // SAFETY: one pollfd, as said.
-                while unsafe { libc::poll(&raw mut poll, 1, -1) } < 0 {}
+                be_first();
+                holder.await_end();
                 table.restore_all()
             })?;
         Ok(Warden { thread })
@@ -172,4 +159,12 @@ impl Warden {
     pub fn finish(self) -> usize {
         self.thread.join().unwrap_or(0)
     }
+}
+
+/// Asks for a real-time priority for this thread: it sleeps until the one moment
+/// in which microseconds count. A refusal makes it later, no more.
+fn be_first() {
+    let lowest = libc::sched_param { sched_priority: 1 };
+    // SAFETY: reads one sched_param; 0 is the calling thread.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const lowest) };
 }
