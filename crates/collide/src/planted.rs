@@ -10,7 +10,7 @@
 //! that runs into a breakpoint then stops as usual, but nobody takes its SIGTRAP
 //! away, and it dies of that (`holder/news.rs`, window 2).
 
-use crate::lifeline::Watched;
+use crate::lifeline::{Watched, be_first};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -45,6 +45,7 @@ unsafe impl Send for PlantedTable {}
 
 impl PlantedTable {
     pub fn new() -> io::Result<PlantedTable> {
+        // Populated: the front end looks at it when every microsecond counts.
         // SAFETY: a fresh anonymous mapping; zeroed, which is "free" for
         // every entry.
         let memory = unsafe {
@@ -52,7 +53,7 @@ impl PlantedTable {
                 std::ptr::null_mut(),
                 CAPACITY * size_of::<Entry>(),
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
                 -1,
                 0,
             )
@@ -159,12 +160,4 @@ impl Warden {
     pub fn finish(self) -> usize {
         self.thread.join().unwrap_or(0)
     }
-}
-
-/// Asks for a real-time priority for this thread: it sleeps until the one moment
-/// in which microseconds count. A refusal makes it later, no more.
-fn be_first() {
-    let lowest = libc::sched_param { sched_priority: 1 };
-    // SAFETY: reads one sched_param; 0 is the calling thread.
-    unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const lowest) };
 }

@@ -246,11 +246,7 @@ fn start_holder(options: &Options) -> io::Result<(i32, Link, Warden)> {
     }
     if pid == 0 {
         drop(front);
-        if lifeline.hold().is_err() {
-            // SAFETY: as below. Nothing has been done to the target.
-            unsafe { libc::_exit(1) };
-        }
-        holder::run(back, table, &settings);
+        holder::run(back, table, lifeline, &settings);
         // SAFETY: ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(0) };
     }

@@ -41,7 +41,7 @@ mod talk;
 mod task;
 mod wake;
 
-use crate::lifeline::Brake;
+use crate::lifeline::{Brake, Lifeline};
 use crate::link::Link;
 use crate::planted::PlantedTable;
 use crate::wire::{Ended, Event, Outcome, Pick};
@@ -166,9 +166,16 @@ struct Holder {
 }
 
 /// Runs the holder in this process until its work is done.
-pub fn run(link: Link, table: PlantedTable, settings: &Settings) {
+pub fn run(link: Link, table: PlantedTable, lifeline: Lifeline, settings: &Settings) {
     let mut link = link;
-    let begun = Holder::begin(&mut link, table, settings);
+    // From the lifeline on this process has two threads: what is forked has been
+    // forked, and nothing has been planted.
+    let begun = Holder::begin(&mut link, table, settings).and_then(|parts| {
+        lifeline
+            .hold()
+            .map_err(|error| begin::refuse("cannot start a thread", &error))?;
+        Ok(parts)
+    });
     match begun {
         Err((code, text)) => {
             link.send(&Event::Failed { code, text });
