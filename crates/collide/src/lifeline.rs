@@ -190,9 +190,9 @@ pub struct Brake {
 
 impl Brake {
     pub fn set() -> io::Result<Brake> {
-        // SAFETY: each call returns a descriptor that nobody else owns, or -1.
         let own = |fd: libc::c_int| match fd {
             -1 => Err(io::Error::last_os_error()),
+            // SAFETY: the calls below return a descriptor that nobody else owns.
             fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         };
         // SAFETY: a constant string and flags.
