@@ -13,8 +13,10 @@
 use crate::lifeline::{Watched, be_first};
 use std::fs::OpenOptions;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The byte a code breakpoint consists of.
 pub const INT3: u8 = 0xcc;
@@ -30,6 +32,10 @@ struct Entry {
     pid: AtomicU32,
     original: AtomicU32,
 }
+
+/// How often the warden looks again until the holder is dead: a look at a table
+/// without entries takes five microseconds.
+const AGAIN: Duration = Duration::from_micros(200);
 
 /// Shared by the two processes; each has its own value of this type on the
 /// same memory.
@@ -105,7 +111,8 @@ impl PlantedTable {
         self.entry(index).pid.store(pid as u32, Ordering::Release);
     }
 
-    /// Puts back every byte still entered; says how many there were.
+    /// Puts back every byte still entered, and clears the entries of those; says
+    /// how many there were.
     fn restore_all(&self) -> usize {
         let mut restored = 0;
         let mut memory: Option<(u32, std::fs::File)> = None;
@@ -130,6 +137,7 @@ impl PlantedTable {
             if file.read_at(&mut byte, address).is_ok() && byte[0] == INT3 {
                 let original = entry.original.load(Ordering::Relaxed) as u8;
                 if file.write_at(&[original], address).is_ok() {
+                    entry.pid.store(0, Ordering::Release);
                     restored += 1;
                 }
             }
@@ -144,13 +152,27 @@ pub struct Warden {
 }
 
 impl Warden {
-    pub fn watch(holder: Watched, table: PlantedTable) -> io::Result<Warden> {
+    pub fn watch(pid: i32, holder: Watched, table: PlantedTable) -> io::Result<Warden> {
+        // SAFETY: pidfd_open takes integers and returns a fresh descriptor.
+        let process = unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            OwnedFd::from_raw_fd(fd as i32)
+        };
         let thread = std::thread::Builder::new()
             .name("warden".into())
             .spawn(move || {
                 be_first();
                 holder.await_end();
-                table.restore_all()
+                let mut restored = table.restore_all();
+                // The thread that plants may be in the middle of a write, and
+                // ends it before it dies.
+                while !is_gone(&process, AGAIN) {
+                    restored += table.restore_all();
+                }
+                restored + table.restore_all()
             })?;
         Ok(Warden { thread })
     }
@@ -160,4 +182,19 @@ impl Warden {
     pub fn finish(self) -> usize {
         self.thread.join().unwrap_or(0)
     }
+}
+
+/// Whether a process has ended, or does so in this time.
+fn is_gone(process: &OwnedFd, patience: Duration) -> bool {
+    let mut poll = libc::pollfd {
+        fd: process.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let patience = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: patience.subsec_nanos().into(),
+    };
+    // SAFETY: one pollfd and one timespec, as said; no signal mask.
+    unsafe { libc::ppoll(&raw mut poll, 1, &raw const patience, std::ptr::null()) != 0 }
 }

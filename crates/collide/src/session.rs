@@ -251,7 +251,7 @@ fn start_holder(options: &Options) -> io::Result<(i32, Link, Warden)> {
         unsafe { libc::_exit(0) };
     }
     drop(back);
-    let warden = Warden::watch(lifeline.watch(), table)?;
+    let warden = Warden::watch(pid, lifeline.watch(), table)?;
     Ok((pid, front, warden))
 }
 

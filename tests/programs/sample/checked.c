@@ -1,8 +1,8 @@
 // Four kinds of work that notice a lost or repeated instruction. Not a case of
 // its own: `tests/holder_killed.rs` kills the holder while this runs.
 //
-// `checked KIND` works until SIGTERM and says `ok`, or `wrong: …` (exit 1) as
-// soon as a result is not what it was before anybody sampled.
+// `checked KIND` says `ready`, works until SIGTERM, and ends with 1
+// as soon as a result is not what it was before anybody sampled.
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,8 +20,7 @@ static void end(int signal) {
 }
 
 static void wrong(const char *what) {
-  printf("wrong: %s\n", what);
-  fflush(stdout);
+  fprintf(stderr, "wrong: %s\n", what);
   _exit(1);
 }
 
@@ -203,10 +202,11 @@ int main(int argc, char **argv) {
     if (pthread_create(&threads[i], 0, work, arg))
       return 2;
   }
+  puts("ready");
+  fflush(stdout);
   for (int i = 0; i < THREADS; i++)
     pthread_join(threads[i], 0);
   if (shares[0] + shares[8] != counts.once)
     wrong("shares of the counters");
-  puts("ok");
   return 0;
 }
