@@ -29,6 +29,7 @@ mod controller;
 mod findings;
 mod holder;
 mod instruction;
+mod lifeline;
 mod link;
 mod memory_map;
 mod pattern;

@@ -3,18 +3,20 @@
 //!
 //! The holder writes an entry before it plants and clears it after it has put
 //! the byte back. If the holder is killed (`kill -9`), the front end's warden
-//! thread wakes on its pidfd and puts back every byte that is still entered,
-//! sites of live code first. So each process cleans up after the other. What
-//! remains is the time between the kill and the warden's writes, some tens of
-//! microseconds for live code: a thread that runs into a breakpoint then dies
-//! of SIGTRAP, because nobody holds it any more.
+//! thread is told before the kernel lets go of the target (`lifeline`), and puts
+//! back every byte that is still entered, sites of live code first. So each
+//! process cleans up after the other. What remains is the time between the kill
+//! and the warden's writes, some tens of microseconds for live code: a thread
+//! that runs into a breakpoint then stops as usual, but nobody takes its SIGTRAP
+//! away, and it dies of that (`holder/news.rs`, window 2).
 
+use crate::lifeline::{Watched, be_first};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The byte a code breakpoint consists of.
 pub const INT3: u8 = 0xcc;
@@ -31,6 +33,10 @@ struct Entry {
     original: AtomicU32,
 }
 
+/// How often the warden looks again until the holder is dead: a look at a table
+/// without entries takes five microseconds.
+const AGAIN: Duration = Duration::from_micros(200);
+
 /// Shared by the two processes; each has its own value of this type on the
 /// same memory.
 pub struct PlantedTable {
@@ -45,6 +51,7 @@ unsafe impl Send for PlantedTable {}
 
 impl PlantedTable {
     pub fn new() -> io::Result<PlantedTable> {
+        // Populated: the front end looks at it when every microsecond counts.
         // SAFETY: a fresh anonymous mapping; zeroed, which is "free" for
         // every entry.
         let memory = unsafe {
@@ -52,7 +59,7 @@ impl PlantedTable {
                 std::ptr::null_mut(),
                 CAPACITY * size_of::<Entry>(),
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+                libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_POPULATE,
                 -1,
                 0,
             )
@@ -104,7 +111,8 @@ impl PlantedTable {
         self.entry(index).pid.store(pid as u32, Ordering::Release);
     }
 
-    /// Puts back every byte still entered; says how many there were.
+    /// Puts back every byte still entered, and clears the entries of those; says
+    /// how many there were.
     fn restore_all(&self) -> usize {
         let mut restored = 0;
         let mut memory: Option<(u32, std::fs::File)> = None;
@@ -129,6 +137,7 @@ impl PlantedTable {
             if file.read_at(&mut byte, address).is_ok() && byte[0] == INT3 {
                 let original = entry.original.load(Ordering::Relaxed) as u8;
                 if file.write_at(&[original], address).is_ok() {
+                    entry.pid.store(0, Ordering::Release);
                     restored += 1;
                 }
             }
@@ -143,26 +152,27 @@ pub struct Warden {
 }
 
 impl Warden {
-    pub fn watch(holder: i32, table: PlantedTable) -> io::Result<Warden> {
+    pub fn watch(pid: i32, holder: Watched, table: PlantedTable) -> io::Result<Warden> {
         // SAFETY: pidfd_open takes integers and returns a fresh descriptor.
-        let pidfd = unsafe {
-            let fd = libc::syscall(libc::SYS_pidfd_open, holder, 0);
+        let process = unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }
-            Arc::new(OwnedFd::from_raw_fd(fd as i32))
+            OwnedFd::from_raw_fd(fd as i32)
         };
         let thread = std::thread::Builder::new()
             .name("warden".into())
             .spawn(move || {
-                let mut poll = libc::pollfd {
-                    fd: pidfd.as_raw_fd(),
-                    events: libc::POLLIN,
-                    revents: 0,
-                };
-                // SAFETY: one pollfd, as said.
-                while unsafe { libc::poll(&raw mut poll, 1, -1) } < 0 {}
-                table.restore_all()
+                be_first();
+                holder.await_end();
+                let mut restored = table.restore_all();
+                // The thread that plants may be in the middle of a write, and
+                // ends it before it dies.
+                while !is_gone(&process, AGAIN) {
+                    restored += table.restore_all();
+                }
+                restored + table.restore_all()
             })?;
         Ok(Warden { thread })
     }
@@ -172,4 +182,19 @@ impl Warden {
     pub fn finish(self) -> usize {
         self.thread.join().unwrap_or(0)
     }
+}
+
+/// Whether a process has ended, or does so in this time.
+fn is_gone(process: &OwnedFd, patience: Duration) -> bool {
+    let mut poll = libc::pollfd {
+        fd: process.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    let patience = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: patience.subsec_nanos().into(),
+    };
+    // SAFETY: one pollfd and one timespec, as said; no signal mask.
+    unsafe { libc::ppoll(&raw mut poll, 1, &raw const patience, std::ptr::null()) != 0 }
 }

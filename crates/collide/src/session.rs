@@ -8,6 +8,7 @@ use crate::bias::Bias;
 use crate::controller::{Controller, Goal, Interval};
 use crate::findings::{Findings, Judged};
 use crate::holder::{self, Settings, Target};
+use crate::lifeline::Lifeline;
 use crate::link::Link;
 use crate::memory_map;
 use crate::planted::{PlantedTable, Warden};
@@ -71,7 +72,7 @@ pub enum SampleError {
     #[error("{text}")]
     Refused { code: i32, text: String },
     #[error(
-        "the holder process was killed; {restored} breakpoints were put back right after. A thread of the program that ran into one in between has died of SIGTRAP"
+        "the holder process was killed; {restored} breakpoints were put back right after. If a thread of the program ran into one at that moment, the program has died of SIGTRAP"
     )]
     HolderKilled { restored: usize },
 }
@@ -231,6 +232,7 @@ pub fn run(
 fn start_holder(options: &Options) -> io::Result<(i32, Link, Warden)> {
     let (front, back) = Link::pair()?;
     let table = PlantedTable::new()?;
+    let lifeline = Lifeline::new()?;
     let settings = Settings {
         target: options.target.clone(),
         per_thread: options.per_thread,
@@ -244,12 +246,12 @@ fn start_holder(options: &Options) -> io::Result<(i32, Link, Warden)> {
     }
     if pid == 0 {
         drop(front);
-        holder::run(back, table, &settings);
+        holder::run(back, table, lifeline, &settings);
         // SAFETY: ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(0) };
     }
     drop(back);
-    let warden = Warden::watch(pid, table)?;
+    let warden = Warden::watch(pid, lifeline.watch(), table)?;
     Ok((pid, front, warden))
 }
 

@@ -60,6 +60,8 @@ impl Parts {
             held: 0,
             held_until: now,
             random: seed(),
+            news: VecDeque::new(),
+            brake: crate::lifeline::Brake::set().ok(),
             launched: self.launched,
             started: false,
             core_folder: None,

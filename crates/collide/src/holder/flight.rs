@@ -284,6 +284,7 @@ impl Holder {
         views: Vec<(u32, u64)>,
     ) -> Option<Watched> {
         let slots = self.arm(others, &operand, &views);
+        self.gather();
         let size = operand.size as usize;
         let space = views.first().and_then(|(id, _)| self.spaces.get(id));
         let before = space.map_or_else(Vec::new, |space| space.read(operand.address, size));
@@ -812,17 +813,18 @@ impl Holder {
         let mut stopped = Vec::new();
         let deadline = Instant::now() + Duration::from_secs(1);
         while !waiting.is_empty() && Instant::now() < deadline {
-            let (Some((tid, change)), _) = ptrace::next_change() else {
+            let Some(news) = self.next_news() else {
                 std::thread::sleep(Duration::from_micros(50));
                 continue;
             };
+            let tid = news.tid;
             let at = waiting.iter().position(|other| *other == tid);
-            match (at, change) {
+            match (at, news.change) {
                 (Some(at), ptrace::Change::Event(ptrace::EVENT_STOP, libc::SIGTRAP)) => {
                     waiting.swap_remove(at);
                     stopped.push((tid, 0));
                 }
-                _ => self.changed(tid, change),
+                _ => self.changed(news),
             }
         }
         stopped

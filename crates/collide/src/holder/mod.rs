@@ -6,6 +6,9 @@
 //! disarms, reads again, lets the thread run on. What to sample is decided in
 //! the front end; names, stacks and reports are made there too.
 //!
+//! What the kernel does with the target when this process is killed stands in
+//! `news`.
+//!
 //! It ignores the terminal's signals. When the front end ends in whatever way,
 //! the socket closes and the holder puts every byte back, makes sure that no
 //! thread is on its way out of a removed breakpoint, and exits; the kernel
@@ -27,6 +30,7 @@ mod core_dump;
 mod descriptors;
 mod flight;
 mod launch;
+mod news;
 mod perf;
 mod place;
 mod plant;
@@ -37,11 +41,13 @@ mod talk;
 mod task;
 mod wake;
 
+use crate::lifeline::{Brake, Lifeline};
 use crate::link::Link;
 use crate::planted::PlantedTable;
 use crate::wire::{Ended, Event, Outcome, Pick};
 use flight::Flight;
 use launch::Launched;
+use news::News;
 use place::Placed;
 use plant::BUSY;
 use ptrace::{Change, Registers, Tid};
@@ -141,6 +147,10 @@ struct Holder {
     held: u64,
     held_until: Instant,
     random: u64,
+    /// Taken from the kernel and not handled yet, in its order.
+    news: VecDeque<News>,
+    /// Slows this process's death down.
+    brake: Option<Brake>,
     launched: Option<Launched>,
     /// exec of the launched program has happened.
     started: bool,
@@ -156,9 +166,16 @@ struct Holder {
 }
 
 /// Runs the holder in this process until its work is done.
-pub fn run(link: Link, table: PlantedTable, settings: &Settings) {
+pub fn run(link: Link, table: PlantedTable, lifeline: Lifeline, settings: &Settings) {
     let mut link = link;
-    let begun = Holder::begin(&mut link, table, settings);
+    // From the lifeline on this process has two threads: what is forked has been
+    // forked, and nothing has been planted.
+    let begun = Holder::begin(&mut link, table, settings).and_then(|parts| {
+        lifeline
+            .hold()
+            .map_err(|error| begin::refuse("cannot start a thread", &error))?;
+        Ok(parts)
+    });
     match begun {
         Err((code, text)) => {
             link.send(&Event::Failed { code, text });
@@ -235,19 +252,31 @@ impl Holder {
     /// left.
     fn reap(&mut self) -> bool {
         loop {
-            match ptrace::next_change() {
-                (None, anybody) => {
-                    for arrival in std::mem::take(&mut self.arrivals) {
-                        self.begin_flight(arrival);
-                    }
-                    return anybody && (!self.tasks.is_empty() || self.launched.is_some());
-                }
-                (Some((tid, change)), _) => self.changed(tid, change),
+            let anybody = self.gather();
+            if let Some(news) = self.news.pop_front() {
+                self.changed(news);
+                continue;
+            }
+            for arrival in std::mem::take(&mut self.arrivals) {
+                self.begin_flight(arrival);
+            }
+            if self.news.is_empty() {
+                return anybody && (!self.tasks.is_empty() || self.launched.is_some());
             }
         }
     }
 
-    fn changed(&mut self, tid: Tid, change: Change) {
+    fn changed(&mut self, news: News) {
+        let News {
+            tid,
+            change,
+            at,
+            breakpoint,
+        } = news;
+        if let Some(registers) = breakpoint {
+            self.at_breakpoint(tid, registers, at);
+            return;
+        }
         match change {
             Change::Exited(_) | Change::Killed(_) => self.gone(tid, change),
             Change::Event(event, signal) => {
@@ -439,40 +468,32 @@ impl Holder {
         }
     }
 
-    /// A task is about to receive SIGTRAP: ours, or the program's own.
+    /// A task is about to receive SIGTRAP, and not by a code breakpoint.
     fn trapped(&mut self, tid: Tid) {
-        let now = Instant::now();
-        let registers = ptrace::registers(tid);
         let space = self.tasks.get(&tid).map(|task| task.space);
-        let code = ptrace::signal_code(tid);
-        if let (Ok(code @ (ptrace::TRAP_HWBKPT | ptrace::TRAP_BRKPT)), Ok(registers)) =
-            (&code, &registers)
-            && !(*code == ptrace::TRAP_BRKPT && self.is_int1(space, registers.rip))
-        {
-            // One of our data breakpoints fired while it was being removed:
-            // the kernel finds no owner for it, or the processor's status
-            // register already cleared, which it takes for `int1`, and signals
-            // the thread. Nobody else can set one while we trace the program.
+        let ours = match (ptrace::signal_code(tid), ptrace::registers(tid)) {
+            (Ok(ptrace::TRAP_HWBKPT), Ok(_)) => true,
+            (Ok(ptrace::TRAP_BRKPT), Ok(registers)) => !self.is_int1(space, registers.rip),
+            _ => false,
+        };
+        // One of our data breakpoints fired while it was being removed: the
+        // kernel finds no owner for it, or the processor's status register
+        // already cleared, which it takes for `int1`, and signals the thread.
+        // Nobody else can set one while we trace the program.
+        self.run_on(tid, if ours { 0 } else { libc::SIGTRAP });
+    }
+
+    /// A thread has run into a breakpoint of ours and been set back to it.
+    fn at_breakpoint(&mut self, tid: Tid, registers: Registers, now: Instant) {
+        repair_mask(tid);
+        let Some(space_id) = self.tasks.get(&tid).map(|task| task.space) else {
             self.run_on(tid, 0);
             return;
-        }
-        let own = code.is_ok_and(|code| code == ptrace::SI_KERNEL);
-        let (Ok(registers), Some(space_id), true) = (registers, space, own) else {
-            self.run_on(tid, libc::SIGTRAP);
-            return;
         };
-        let address = registers.rip.wrapping_sub(1);
-        let Some(space) = self.spaces.get_mut(&space_id) else {
-            self.run_on(tid, libc::SIGTRAP);
-            return;
-        };
-        let planted = space.unplant(address, &mut self.table, now);
-        if planted.is_none() && !space.ever_planted(address) {
-            self.run_on(tid, libc::SIGTRAP);
-            return;
-        }
-        let _ = ptrace::set_rip(tid, address);
-        repair_mask(tid);
+        let planted = self
+            .spaces
+            .get_mut(&space_id)
+            .and_then(|space| space.unplant(registers.rip, &mut self.table, now));
         let Some(planted) = planted else {
             // Another thread was first; the instruction is back in place.
             self.run_on(tid, 0);
@@ -480,8 +501,6 @@ impl Holder {
             self.stopped += now.elapsed().as_nanos() as u64;
             return;
         };
-        let mut registers = registers;
-        registers.rip = address;
         if self.detaching {
             self.run_on(tid, 0);
             self.note_stop(&planted.pick, Outcome::Seen, Stop::of(now.elapsed()));

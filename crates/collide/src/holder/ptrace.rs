@@ -143,42 +143,71 @@ pub enum Change {
     Event(i32, i32),
 }
 
-/// The next task that changed state, if any has; does not wait. `Ok(None)`
-/// also stands for "there is nobody left to wait for", told apart by the
-/// flag.
-pub fn next_change() -> (Option<(Tid, Change)>, bool) {
-    change(libc::WNOHANG)
+/// What the kernel has to tell, and keeps until it is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// Nobody has changed state, or a signal ended the wait.
+    Nothing,
+    /// There is nobody left to wait for.
+    NobodyLeft,
+    /// This task has; `trap` if it is about to receive SIGTRAP.
+    Of { tid: Tid, trap: bool },
+}
+
+/// The next task that changed state, if any has; does not wait.
+pub fn look() -> Told {
+    look_at(libc::WNOHANG)
 }
 
 /// The same, but sleeps until a task changes state or a signal arrives.
-pub fn await_change() -> (Option<(Tid, Change)>, bool) {
-    change(0)
+pub fn await_change() -> Told {
+    look_at(0)
 }
 
-fn change(how: i32) -> (Option<(Tid, Change)>, bool) {
-    loop {
-        let mut status = 0;
-        // SAFETY: waitpid writes one int.
-        let tid = unsafe { libc::waitpid(-1, &raw mut status, libc::__WALL | how) };
-        if tid == 0 {
-            return (None, true);
+fn look_at(how: i32) -> Told {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let how = libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | libc::__WALL | how;
+    // SAFETY: waitid fills at most one siginfo_t, for which all-zero is valid
+    // and says that nobody has changed state; the fields read are those of a
+    // child's change.
+    unsafe {
+        if libc::waitid(libc::P_ALL, 0, info.as_mut_ptr(), how) != 0 {
+            return match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => Told::Nothing,
+                _ => Told::NobodyLeft,
+            };
         }
-        if tid < 0 {
-            let interrupted = io::Error::last_os_error().raw_os_error() == Some(libc::EINTR);
-            return (None, interrupted);
+        let info = info.assume_init();
+        match info.si_pid() {
+            0 => Told::Nothing,
+            tid => Told::Of {
+                tid,
+                trap: info.si_code == libc::CLD_TRAPPED && info.si_status() == libc::SIGTRAP,
+            },
         }
-        let change = if libc::WIFEXITED(status) {
-            Change::Exited(libc::WEXITSTATUS(status))
-        } else if libc::WIFSIGNALED(status) {
-            Change::Killed(libc::WTERMSIG(status))
-        } else if libc::WIFSTOPPED(status) {
-            match status >> 16 {
-                0 => Change::Signal(libc::WSTOPSIG(status)),
-                event => Change::Event(event, libc::WSTOPSIG(status)),
-            }
-        } else {
-            continue;
-        };
-        return (Some((tid, change)), true);
+    }
+}
+
+/// Takes what `look` has told of a task. From then on the signal that it is
+/// stopped for is lost if this process dies. `None` if the task has gone on
+/// meanwhile: it was killed, and its end is told next.
+pub fn take(tid: Tid) -> Option<Change> {
+    let mut status = 0;
+    // SAFETY: waitpid writes one int.
+    let taken = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL | libc::WNOHANG) };
+    if taken != tid {
+        return None;
+    }
+    if libc::WIFEXITED(status) {
+        Some(Change::Exited(libc::WEXITSTATUS(status)))
+    } else if libc::WIFSIGNALED(status) {
+        Some(Change::Killed(libc::WTERMSIG(status)))
+    } else if libc::WIFSTOPPED(status) {
+        Some(match status >> 16 {
+            0 => Change::Signal(libc::WSTOPSIG(status)),
+            event => Change::Event(event, libc::WSTOPSIG(status)),
+        })
+    } else {
+        None
     }
 }

@@ -246,9 +246,9 @@ impl Space {
         self.planted.get(&address)
     }
 
-    /// A breakpoint of ours stood there once.
-    pub fn ever_planted(&self, address: u64) -> bool {
-        self.removed.contains_key(&address)
+    /// A breakpoint of ours stands there, or stood there once.
+    pub fn has_planted(&self, address: u64) -> bool {
+        self.planted.contains_key(&address) || self.removed.contains_key(&address)
     }
 
     /// The space has been left or replaced: forget its table entries without

@@ -194,17 +194,16 @@ impl Holder {
                 if self.watch.any_hit() {
                     break;
                 }
-                let (change, _) = ptrace::next_change();
-                if let Some((tid, change)) = change {
-                    self.changed(tid, change);
+                if let Some(news) = self.next_news() {
+                    self.changed(news);
                     break;
                 }
             }
             return;
         }
         self.alarm.set(until, now);
-        if let (Some((tid, change)), _) = ptrace::await_change() {
-            self.changed(tid, change);
+        if let Some(news) = self.await_news() {
+            self.changed(news);
         }
         self.look_for_orders();
     }
@@ -228,6 +227,8 @@ impl Holder {
         for space in self.spaces.values_mut() {
             space.unplant_all(&mut self.table, now);
         }
+        // Nothing is left to put back after this process.
+        self.brake = None;
         self.end_all_flights();
         self.detaching = true;
         // A thread that sleeps in the kernel cannot be on its way out of a
@@ -235,8 +236,8 @@ impl Holder {
         // are, and let go one by one.
         let mut asked = HashSet::new();
         loop {
-            while let (Some((tid, change)), _) = ptrace::next_change() {
-                self.changed(tid, change);
+            while let Some(news) = self.next_news() {
+                self.changed(news);
             }
             let mut open = 0;
             let tids: Vec<Tid> = self.tasks.keys().copied().collect();
