@@ -228,6 +228,10 @@ impl Reporting {
     }
 
     fn exit_code(&self, report: &Report) -> i32 {
+        let ended_by = report.cut_short.as_ref().and_then(|cut| cut.signal);
+        if let (Some(signal), false) = (ended_by, self.settings.shown_again) {
+            return 128 + signal;
+        }
         let fails = |race: &Race| self.settings.fail_on.fails(race);
         if report.races.iter().any(fails) {
             self.settings.exit_code.unwrap_or(exit_code::RACES)

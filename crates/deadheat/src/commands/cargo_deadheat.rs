@@ -160,7 +160,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let Some(mut report) = detect::merge(reports) else {
         // Cargo has said why, or there is nothing to run.
         if code == 0 {
-            eprintln!("deadheat: cargo {} ran no program", arguments.action);
+            say!("deadheat: cargo {} ran no program", arguments.action);
         }
         return Ok(code);
     };
@@ -195,7 +195,7 @@ fn collected(folder: &Path) -> Vec<race::Report> {
     for file in files {
         match report::read(&file) {
             Ok(report) => reports.push(report),
-            Err(error) => eprintln!("deadheat: {error}"),
+            Err(error) => say!("deadheat: {error}"),
         }
     }
     reports

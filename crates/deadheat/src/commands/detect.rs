@@ -1,10 +1,11 @@
 //! `deadheat detect`: finds the races of a recording.
 
 use super::Failure;
-use crate::phase;
 use crate::reporting::ReportOptions;
+use crate::{ending, phase};
 use report::Stream;
 use std::path::PathBuf;
+use vm::interruption;
 
 /// Find the data races of a recording
 #[derive(clap::Args)]
@@ -75,8 +76,12 @@ impl OrderArguments {
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let reporting = arguments.report.prepare(Stream::Stdout)?;
     let recording = &arguments.recording;
-    let report = phase::detecting(recording, || {
-        detect::detect_tree(recording, &arguments.order.options(), None)
+    interruption::be_patient();
+    let report = ending::finding(|| {
+        phase::detecting(recording, || {
+            detect::detect_tree(recording, &arguments.order.options(), None)
+        })
     })?;
-    Ok(reporting.finish(report)?)
+    let go_on = format!("deadheat detect {}", recording.display());
+    ending::finish(reporting, report, Some(go_on))
 }

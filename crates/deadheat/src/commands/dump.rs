@@ -22,6 +22,11 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let recording = Recording::open(&arguments.recording)?;
+    if report::is_closed(report::Stream::Stdout) {
+        return Err(Failure::own(
+            "cannot write the dump: standard output is closed",
+        ));
+    }
     let mut out = BufWriter::new(io::stdout().lock());
     match dump(&recording, arguments.bytes, &mut out) {
         Ok(()) => Ok(0),

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::str::FromStr;
+use vm::interruption;
 use vm::record::Recording;
 
 /// Ask what a recorded program would do without a lock, or with one more
@@ -77,6 +78,8 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         (None, Some(Place(lines))) => (Change::AddLock(lines.clone()), lines),
         (None, None) => return Err(Failure::usage("give --remove-sync or --add-lock")),
     };
+    interruption::be_patient();
+    let _budget = arguments.explore.begin_budget();
     let folder = crate::temporary::folder()?;
     let settings = Settings {
         runs: arguments.runs,
@@ -101,6 +104,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     } else {
         told.text
     };
+    interruption::reporting();
     report::print_text(&text, Stream::Stdout).map_err(|error| Failure {
         code: race::exit_code::FAILURE,
         message: format!("cannot print: {error}"),
@@ -232,6 +236,7 @@ fn removed(answer: &Answer, lines: &Lines, arguments: &Arguments) -> Result<Told
         "failures": failures,
         "races_with_lock": usual.len(),
         "lost": answer.lost,
+        "runs_left": answer.left,
     });
     Ok(Told { harm, text, json })
 }
@@ -303,11 +308,16 @@ fn added(answer: &Answer, lines: &Lines) -> Result<Told, Failure> {
         "failed_without": before,
         "failed_with": after,
         "lost": answer.lost,
+        "runs_left": answer.left,
     });
     Ok(Told { harm, text, json })
 }
 
 fn lost(text: &mut String, answer: &Answer) {
+    if answer.left > 0 {
+        let runs = report::count(answer.left, "run");
+        let _ = writeln!(text, "  left, because it was ended before: {runs} each way");
+    }
     if let Some(why) = answer.lost.first() {
         let _ = writeln!(
             text,
