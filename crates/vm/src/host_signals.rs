@@ -228,6 +228,7 @@ fn send_later(signal: i32, after: Duration) {
 /// What ends the program when somebody asks for it from outside.
 static ENDS: AtomicBool = AtomicBool::new(false);
 static ASKED: AtomicI32 = AtomicI32::new(0);
+static ASKED_AT: AtomicU64 = AtomicU64::new(0);
 
 /// Whoever asks the program to end wants it to end.
 pub fn end_when_asked() {
@@ -239,9 +240,11 @@ pub fn ask_to_end(signal: i32) {
     if !ENDS.load(Ordering::SeqCst) {
         return;
     }
+    let now = interruption::nanoseconds();
     if ASKED.swap(signal, Ordering::SeqCst) == 0 {
+        ASKED_AT.store(now, Ordering::SeqCst);
         send_later(REQUEST, recorder::LAST_WORDS);
-    } else {
+    } else if now - ASKED_AT.load(Ordering::SeqCst) >= interruption::TOGETHER.as_nanos() as u64 {
         KILLED.store(true, Ordering::SeqCst);
     }
 }

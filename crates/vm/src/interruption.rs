@@ -25,6 +25,10 @@ pub const ANSWER: Duration = Duration::from_millis(300);
 /// promised, and a part of them is for printing.
 const REPORT: Duration = Duration::from_millis(1_800);
 
+/// Signals that come together are one: `timeout` and others send theirs to the
+/// process and then to its group.
+pub(crate) const TOGETHER: Duration = Duration::from_millis(250);
+
 /// Recording processes that can be known at a time.
 const RECORDING: usize = 1024;
 
@@ -59,7 +63,8 @@ fn shared() -> Option<&'static Shared> {
     unsafe { SHARED.load(Ordering::Acquire).as_ref() }
 }
 
-fn nanoseconds() -> u64 {
+/// The host's time, for handlers as well.
+pub(crate) fn nanoseconds() -> u64 {
     // SAFETY: plain out-parameter.
     unsafe {
         let mut time: libc::timespec = std::mem::zeroed();
@@ -139,10 +144,14 @@ extern "C" fn told(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
     if ignored && code == libc::SI_KERNEL {
         return;
     }
+    let (now, since) = (nanoseconds(), shared.since.load(Ordering::SeqCst));
+    if since != 0 && now - since < TOGETHER.as_nanos() as u64 {
+        return;
+    }
     let before = shared.times.fetch_add(1, Ordering::SeqCst);
     if before == 0 {
         shared.signal.store(signal, Ordering::SeqCst);
-        shared.since.store(nanoseconds(), Ordering::SeqCst);
+        shared.since.store(now, Ordering::SeqCst);
     }
     if AT_ONCE.load(Ordering::SeqCst) != 0 || before >= 2 {
         give_up(shared);

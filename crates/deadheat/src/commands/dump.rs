@@ -28,7 +28,8 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         ));
     }
     let mut out = BufWriter::new(io::stdout().lock());
-    match dump(&recording, arguments.bytes, &mut out) {
+    let told = dump(&recording, arguments.bytes, &mut out);
+    match told.and_then(|()| Ok(out.flush()?)) {
         Ok(()) => Ok(0),
         Err(Trouble::Recording(error)) => Err(error.into()),
         // Whoever reads the dump has seen enough.

@@ -2,6 +2,7 @@
 //! or with one more?
 
 use super::Failure;
+use crate::ending;
 use crate::exploration::{self, ExploreOptions};
 use hunt::whatif::{self, Answer, Change, Lines, Settings, Tried};
 use race::{Race, Report};
@@ -86,9 +87,18 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         seed: arguments.seed,
         jobs: std::thread::available_parallelism().map_or(1, usize::from),
     };
-    let result = whatif::ask(&recording, &change, settings, &folder)
-        .map_err(Failure::from)
+    let answer = whatif::ask(&recording, &change, settings, &folder).map_err(Failure::from);
+    let result = ending::unless_over(answer)
+        .map(|answer| {
+            answer.unwrap_or_else(|| Answer {
+                left: settings.runs,
+                ..Answer::default()
+            })
+        })
         .and_then(|answer| {
+            if interruption::is_over() && (answer.changed.is_empty() || answer.control.is_empty()) {
+                return Ok(nothing(&answer, lines));
+            }
             if answer.changed.is_empty() || answer.control.is_empty() {
                 let why = answer.lost.first().cloned().unwrap_or_default();
                 return Err(Failure::usage(format!("no run could be made: {why}")));
@@ -116,6 +126,26 @@ struct Told {
     harm: bool,
     text: String,
     json: Value,
+}
+
+/// It was ended before there was anything to compare.
+fn nothing(answer: &Answer, lines: &Lines) -> Told {
+    let place = format!("{}:{}", lines.file, lines.lines.start);
+    let mut text = format!("nothing is known about the lock at {place}\n");
+    lost(&mut text, answer);
+    let json = json!({
+        "schema": 1,
+        "tool": "whatif",
+        "place": place,
+        "runs": 0,
+        "lost": answer.lost,
+        "runs_left": answer.left,
+    });
+    Told {
+        harm: false,
+        text,
+        json,
+    }
 }
 
 /// Every race of these runs once, by fingerprint.

@@ -170,7 +170,10 @@ impl Vm {
         if !self.io.is_live() {
             return Ok(());
         }
-        while let Some(info) = host_signals::take() {
+        // Nothing comes after the one that ends it.
+        while self.ended.is_none()
+            && let Some(info) = host_signals::take()
+        {
             self.may_ask_to_end(&info);
             let info = info.recorded();
             self.signal_from_outside(0, &info)?;
