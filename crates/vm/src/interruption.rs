@@ -102,6 +102,8 @@ pub fn begin() {
         (*page).owner.store(libc::getpid(), Ordering::Relaxed);
         SHARED.store(page, Ordering::Release);
     }
+    // A file that may not grow is an error of the write, and told as one.
+    handle(libc::SIGXFSZ, never);
     listen();
 }
 

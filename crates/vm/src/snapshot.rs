@@ -224,7 +224,7 @@ impl Vm {
 
     /// Copies of this replay match recorded inputs per stream.
     pub fn know_inputs(&mut self, index: Rc<InputIndex>) {
-        self.recorded_waits = index.waits;
+        self.recorded_waits = Some(index.waits);
         self.io.know_streams(index);
     }
 

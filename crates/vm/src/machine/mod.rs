@@ -183,7 +183,7 @@ pub struct Vm {
     /// How often every thread waited and time had to pass, and how often that
     /// was so in the whole recorded run, if that is known.
     pub(crate) waits: u64,
-    pub(crate) recorded_waits: u64,
+    pub(crate) recorded_waits: Option<u64>,
     /// Host time of the last flush of the recording.
     flushed_at: u64,
     /// Host time at which calls that cannot be polled for were last tried.
@@ -259,7 +259,7 @@ impl Vm {
             reborn: false,
             cut: false,
             waits: 0,
-            recorded_waits: 0,
+            recorded_waits: None,
             flushed_at: 0,
             retried_at: 0,
         };

@@ -105,16 +105,16 @@ impl Vm {
         self.threads.contains_key(&thread) && !self.is_frozen(thread)
     }
 
-    /// In a copy: stops after this many instructions from here on; also after
-    /// as many waits of all threads for time to pass as a program makes that
-    /// only waits. A server whose timer goes on without requests does little
-    /// else, and would go on for hours.
+    /// In a copy: stops after this many instructions from here on. One that
+    /// knows its inputs also stops after as many waits of all threads for time
+    /// to pass as a program makes that only waits: a server whose timer goes on
+    /// without requests does little else, and would go on for hours.
     pub fn limit(&mut self, instructions: u64) {
         let limit = self.instructions().saturating_add(instructions);
-        let waits = match instructions < UNLIMITED {
-            true => self.waits + IDLE + self.recorded_waits.saturating_mul(TIMES_RECORDED),
-            false => u64::MAX,
-        };
+        let recorded = self.recorded_waits.filter(|_| instructions < UNLIMITED);
+        let waits = recorded.map_or(u64::MAX, |recorded| {
+            self.waits + IDLE + recorded.saturating_mul(TIMES_RECORDED)
+        });
         if let Some(copy) = &mut self.copy {
             copy.limit = limit;
             copy.waits = waits;
