@@ -243,7 +243,7 @@ pub fn ask_to_end(signal: i32) {
     let now = interruption::nanoseconds();
     if ASKED.swap(signal, Ordering::SeqCst) == 0 {
         ASKED_AT.store(now, Ordering::SeqCst);
-        send_later(REQUEST, recorder::LAST_WORDS);
+        send_later(REQUEST, recorder::LONG_LAST_WORDS);
     } else if now - ASKED_AT.load(Ordering::SeqCst) >= interruption::TOGETHER.as_nanos() as u64 {
         KILLED.store(true, Ordering::SeqCst);
     }

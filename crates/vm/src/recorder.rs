@@ -17,6 +17,10 @@ const KEYBOARD: Duration = Duration::from_millis(30);
 /// A program that handles the signal has this long to come to its end.
 pub(crate) const LAST_WORDS: Duration = Duration::from_millis(500);
 
+/// The same where nothing comes after the recording: a server that was asked to
+/// end may have much to put away.
+pub(crate) const LONG_LAST_WORDS: Duration = Duration::from_millis(1_500);
+
 /// A vm finishes its recording in this time: a slice, and what is to be written.
 const FINISH: Duration = Duration::from_millis(300);
 

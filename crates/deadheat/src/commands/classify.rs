@@ -64,8 +64,8 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
-    let reporting = arguments.report.prepare(Stream::Stdout)?;
     interruption::be_patient();
+    let reporting = arguments.report.prepare(Stream::Stdout)?;
     let _budget = arguments.explore.begin_budget();
     let effort = if arguments.all_instances {
         Effort::all()
@@ -84,6 +84,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         let recorded = vm::record::Recording::open(recording)?;
         arguments.explore.verify(&explore::program_of(&recorded))?;
     }
+    let mut inputs_left = 0;
     if let Some(first) = arguments.recordings.first() {
         let mut all = Vec::new();
         for path in &arguments.input {
@@ -91,7 +92,8 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         }
         for (number, input) in (1..).zip(&all) {
             if interruption::is_over() {
-                break;
+                inputs_left += 1;
+                continue;
             }
             let label = format!("recording input {number} of {}", all.len());
             recordings.push(phase::counting(&label, None, || {
@@ -122,7 +124,10 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         )?;
         reports.push(report);
     }
-    let report = detect::merge(reports).ok_or_else(|| Failure::usage("no recording given"))?;
+    let mut report = detect::merge(reports).ok_or_else(|| Failure::usage("no recording given"))?;
+    if inputs_left > 0 {
+        report.leave(report::count(inputs_left, "other input"));
+    }
     let given = arguments.recordings.iter().map(PathBuf::as_path);
     ending::finish(reporting, report, ending::classify_again_in(given))
 }

@@ -74,9 +74,9 @@ impl OrderArguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    interruption::be_patient();
     let reporting = arguments.report.prepare(Stream::Stdout)?;
     let recording = &arguments.recording;
-    interruption::be_patient();
     let report = ending::finding(|| {
         phase::detecting(recording, || {
             detect::detect_tree(recording, &arguments.order.options(), None)

@@ -93,6 +93,7 @@ struct Native {
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    interruption::be_patient();
     let program = record::program(&arguments.command)?;
     if !arguments.time.is_finite() || arguments.time <= 0.0 {
         return Err(Failure::usage("--time wants a number of seconds above 0"));
@@ -103,7 +104,6 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         return Err(vm::record::RecordError::Exists(output.clone()).into());
     }
     let scratch = crate::temporary::folder()?;
-    interruption::be_patient();
     let time = arguments.budget.map(Duration::from_secs);
     let _budget = time.map(interruption::Budget::of);
     let native = native(arguments);

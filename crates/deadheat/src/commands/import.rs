@@ -62,8 +62,8 @@ pub struct Arguments {
 const LARGEST: u64 = 256 << 20;
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
-    let reporting = arguments.report.prepare(Stream::Stdout)?;
     interruption::be_patient();
+    let reporting = arguments.report.prepare(Stream::Stdout)?;
     let _budget = arguments.explore.begin_budget();
     let name = arguments.file.display();
     let bytes = folder::read_named(&arguments.file, LARGEST)

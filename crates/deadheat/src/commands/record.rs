@@ -136,7 +136,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let stop = vm.run(None)?;
     if let Some(signal) = vm.was_ended_by() {
         say!(
-            "deadheat: the program did not end of {}, so it was ended; the recording is whole up \
+            "deadheat: the program did not end of {} by itself, so it was ended; the recording is whole up \
              to there",
             ending::name(signal)
         );

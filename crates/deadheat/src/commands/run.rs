@@ -133,10 +133,10 @@ pub fn with_threads(program: &Program, number: u64) -> Program {
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    interruption::be_patient();
     let program = record::program(&arguments.command)?;
     arguments.explore.verify(&program.path)?;
     let reporting = arguments.report.prepare(Stream::Stderr)?;
-    interruption::be_patient();
     let _budget = arguments.explore.begin_budget();
     let words: Vec<String> = arguments
         .command

@@ -73,13 +73,13 @@ impl FromStr for Place {
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    interruption::be_patient();
     let recording = Recording::open(&arguments.recording)?;
     let (change, lines) = match (&arguments.remove_sync, &arguments.add_lock) {
         (Some(Place(lines)), _) => (Change::RemoveSync(lines.clone()), lines),
         (None, Some(Place(lines))) => (Change::AddLock(lines.clone()), lines),
         (None, None) => return Err(Failure::usage("give --remove-sync or --add-lock")),
     };
-    interruption::be_patient();
     let _budget = arguments.explore.begin_budget();
     let folder = crate::temporary::folder()?;
     let settings = Settings {
