@@ -381,6 +381,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_is_said_once() {
+        let mut report = Report::new("vm", vec![]);
+        report.leave("what 2 races can do".into());
+        report.leave("what 2 races can do".into());
+        let mut cut_short = report.cut_short.clone().unwrap();
+        cut_short.by = "SIGINT".into();
+        cut_short.go_on = Some("deadheat classify rec".into());
+        assert_eq!(
+            cut_short.sentences(),
+            [
+                "this report is not complete, because SIGINT came",
+                "left: what 2 races can do",
+                "go on with: deadheat classify rec",
+            ]
+        );
+        cut_short.left.clear();
+        assert_eq!(cut_short.sentences(), ["SIGINT came when all was done"]);
+    }
+
+    #[test]
     fn worst_comes_first() {
         let mut report = Report::new("vm", vec![]);
         for verdict in Verdict::REPORT_ORDER.iter().rev() {

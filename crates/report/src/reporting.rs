@@ -305,6 +305,24 @@ mod tests {
     }
 
     #[test]
+    fn a_signal_decides_the_exit_code_but_not_when_the_report_is_shown_again() {
+        let mut report = Report::new("vm", vec![]);
+        report.cut_short = Some(race::CutShort {
+            by: "SIGTERM".into(),
+            signal: Some(15),
+            ..Default::default()
+        });
+        for (shown_again, code) in [(false, 143), (true, 0)] {
+            let settings = Settings {
+                shown_again,
+                ..Settings::default()
+            };
+            let reporting = Reporting::prepare(settings).unwrap();
+            assert_eq!(reporting.exit_code(&report), code);
+        }
+    }
+
+    #[test]
     fn a_newer_or_broken_report_is_refused_by_name() {
         let path = Path::new("old.json");
         let error = parse(r#"{"schema": 9}"#, path).unwrap_err().to_string();
