@@ -52,6 +52,7 @@ test-all: test
 	@scripts/corpus --begin
 	scripts/corpus differential env DEADHEAT_DIFFERENTIAL_SECONDS=600 cargo test --release -p deadheat --test differential -- --nocapture
 	scripts/corpus identity env DEADHEAT_IDENTITY_SEEDS=10 cargo test --release -p deadheat --test identity
+	scripts/corpus endings cargo test --release -p deadheat --test endings -- --ignored --nocapture
 	scripts/corpus "damaged recordings" env DEADHEAT_DAMAGE_ROUNDS=60 cargo test --release -p deadheat --test damage -- --nocapture
 	scripts/corpus pairs env DEADHEAT_IDENTITY_PAIRS=1000 DEADHEAT_IDENTITY_TABLE=$(CURDIR)/docs/results/pairs.md cargo test --release -p deadheat --test identity
 	@scripts/need $(PROGRAM_PACKAGES)

@@ -9,15 +9,15 @@ use crate::commands::Failure;
 use crate::commands::record::{self, ScheduleArguments};
 use crate::commands::run::with_threads;
 use crate::exploration::{self, ExploreOptions};
-use crate::{orders, phase, temporary};
+use crate::{ending, orders, phase, temporary};
 use detect::import;
 use detect::steer::{self, Fate, Steering};
-use race::{Evidence, Race, Report};
+use race::{CutShort, Evidence, Race, Report};
 use report::Reporting;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use vm::{Program, ScheduleChoice, Vm};
+use vm::{Program, ScheduleChoice, Vm, interruption};
 
 /// A program that is told to end has this long to do so.
 const LAST_WORDS: Duration = Duration::from_secs(5);
@@ -49,11 +49,27 @@ pub struct Outcome {
     pub missed: Vec<(usize, Fate)>,
     pub recordings: Vec<String>,
     pub not_checked: Vec<String>,
+    /// What was left when the work was over.
+    pub left: Vec<String>,
     pub runs: u64,
     /// Runs in which threads were held.
     pub steered: u64,
     /// Exit code of the first run.
     pub exit: Option<i32>,
+}
+
+impl Outcome {
+    pub fn leave(&mut self, what: String) {
+        if !self.left.contains(&what) {
+            self.left.push(what);
+        }
+    }
+
+    pub fn leave_all(&mut self, of: Option<CutShort>) {
+        for what in of.into_iter().flat_map(|cut_short| cut_short.left) {
+            self.leave(what);
+        }
+    }
 }
 
 /// What one run says.
@@ -105,6 +121,11 @@ impl Search<'_> {
             if left.is_empty() {
                 break;
             }
+            if interruption::is_over() {
+                let runs = report::count(self.schedules - number, "run");
+                outcome.leave(format!("{runs} at most, to see {} candidates", left.len()));
+                break;
+            }
             let (directory, temporary) = match folder.take() {
                 Some(folder) => folder,
                 None => match reporting.begin_recording(self.words)? {
@@ -126,13 +147,18 @@ impl Search<'_> {
             };
             let found = ran.and_then(|ran| {
                 let options = detect::Options::default();
-                let report = phase::detecting(&directory, || detect::detect(&directory, &options))?;
+                let report = ending::finding(|| {
+                    phase::detecting(&directory, || detect::detect(&directory, &options))
+                })?;
                 Ok((ran, report))
             });
             let (ran, mut report) = match found {
                 Ok(found) => found,
                 Err(failure) => {
                     remove(&directory);
+                    if interruption::is_over() {
+                        continue;
+                    }
                     return Err(failure);
                 }
             };
@@ -181,10 +207,10 @@ impl Search<'_> {
             }
             report.races = kept;
             if let Some(explore) = self.classify {
-                orders::play(&mut report, &directory, orders::Effort::default())?;
-                exploration::classify(
+                exploration::play_and_classify(
                     &mut report,
                     &directory,
+                    orders::Effort::default(),
                     explore,
                     exploration::SCHEDULES,
                     None,
@@ -201,6 +227,7 @@ impl Search<'_> {
             } else {
                 outcome.recordings.append(&mut report.recordings);
             }
+            outcome.leave_all(report.cut_short.take());
             for sentence in report.not_checked {
                 if !outcome.not_checked.contains(&sentence) {
                     outcome.not_checked.push(sentence);
@@ -261,7 +288,7 @@ impl Search<'_> {
         let recording = record::create(directory, program, schedule, None)?;
         let first = number == 0 && self.shows_output;
         let input = if first { None } else { fresh_input() };
-        let ran = detect::in_child(|| -> Result<(Option<i32>, Vec<Fate>), Failure> {
+        let ran = detect::in_recorder(|| -> Result<(Option<i32>, Vec<Fate>), Failure> {
             if !first {
                 detect::silence_output();
             }
@@ -289,6 +316,10 @@ impl Search<'_> {
         match ran {
             // A program that would not end was killed; what it did until then
             // is on disk.
+            Err(_) if interruption::is_over() => Ok(Ran {
+                exit: None,
+                fates: Vec::new(),
+            }),
             Err(detect::ForkError::Died(_)) if self.limit.is_some() => Ok(Ran {
                 exit: None,
                 fates: Vec::new(),
@@ -367,6 +398,9 @@ pub fn put_into(
     }
     report.recordings.append(&mut outcome.recordings);
     report.not_checked.append(&mut outcome.not_checked);
+    for what in outcome.left {
+        report.leave(what);
+    }
     report.sort_and_number();
 }
 

@@ -2,7 +2,7 @@
 //! into the report.
 
 use crate::commands::Failure;
-use crate::phase;
+use crate::{ending, orders, phase};
 use explore::{
     Checks, Conclusion, Looked, Occurrence, Origin, Outcome, Recorded, Schedule, Settings, Subject,
     Witness,
@@ -10,8 +10,10 @@ use explore::{
 use race::{Access, AccessKind, Evidence, Instance, Moment, Race, Report, Verdict, labels};
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use vm::interruption;
 use vm::record::Recording;
+use vm::snapshot::CopyError;
 
 /// Schedules tried after each occurrence of a race, unless told otherwise.
 pub const SCHEDULES: u32 = 5;
@@ -24,7 +26,10 @@ pub struct ExploreOptions {
     /// right after the accesses
     #[arg(long, default_value_t = 10, value_name = "N")]
     k: u32,
-    /// Begin nothing new after this many seconds; what is left is said
+    /// Come to an end after this many seconds, the program's own run and
+    /// whatever is under way included; what is left is said. Without it only
+    /// the classification ends by itself: after five minutes, and 200 seconds
+    /// more for every thousand million instructions of the recording
     #[arg(long, value_name = "SECONDS")]
     budget: Option<u64>,
     /// Other schedules from the program's start on that may lead to the same
@@ -82,6 +87,12 @@ impl ExploreOptions {
         words.into_iter().map(OsString::from).collect()
     }
 
+    /// From now on the command has the time that the user gives it.
+    pub fn begin_budget(&self) -> Option<interruption::Budget> {
+        let seconds = self.budget?;
+        Some(interruption::Budget::of(Duration::from_secs(seconds)))
+    }
+
     fn checks(&self) -> Checks {
         Checks {
             heap: !self.no_heap,
@@ -103,10 +114,22 @@ impl ExploreOptions {
             k: self.k,
             schedules: schedules.min(self.k.max(1)),
             seed: self.explore_seed,
-            budget: self.budget.map(Duration::from_secs),
             progress: true,
         }
     }
+}
+
+/// Time for the classification of one recording, if the user gives none: what
+/// the programs of the tests take, several times.
+const USUAL_TIME: Duration = Duration::from_secs(300);
+
+/// More of it for long recordings. An execution takes about a nanosecond per
+/// instruction, three when it is watched: this is some 60 of them.
+const NANOSECONDS_PER_INSTRUCTION: u64 = 200;
+
+fn usual_time(instructions: u64) -> Duration {
+    let more = instructions.saturating_mul(NANOSECONDS_PER_INSTRUCTION);
+    USUAL_TIME.saturating_add(Duration::from_nanos(more))
 }
 
 /// Evidence that is not there is wrong use; everything else is our failure.
@@ -118,6 +141,28 @@ pub fn failure(error: explore::Error) -> Failure {
         },
         message: error.to_string(),
     }
+}
+
+/// Plays both orders of every race of `report` and classifies them all, as far
+/// as there is time.
+pub fn play_and_classify(
+    report: &mut Report,
+    directory: &Path,
+    effort: orders::Effort,
+    options: &ExploreOptions,
+    schedules: u32,
+    detection: Option<&detect::Options>,
+) -> Result<(), Failure> {
+    if interruption::is_over() {
+        leave_all(report);
+        return Ok(());
+    }
+    let played = orders::play(report, directory, effort);
+    if ending::unless_over(played)?.is_none() || interruption::is_over() {
+        leave_all(report);
+        return Ok(());
+    }
+    classify(report, directory, options, schedules, detection)
 }
 
 /// Classifies every race of `report`, which were found in the recording at
@@ -133,9 +178,8 @@ pub fn classify(
     if options.k == 0 || report.races.is_empty() {
         return Ok(());
     }
-    let begun = Instant::now();
     let recording = Recording::open(directory)?;
-    let mut settings = options.settings(schedules);
+    let settings = options.settings(schedules);
     let recorded: Vec<Vec<Occurrence>> = report
         .races
         .iter()
@@ -150,11 +194,21 @@ pub fn classify(
         return Ok(());
     }
     let first: Vec<Occurrence> = recorded.iter().flatten().copied().collect();
-    let survey = explore::survey(&recording, &moments, &first).map_err(failure)?;
+    let survey = match explore::survey(&recording, &moments, &first) {
+        Err(explore::Error::Copy(CopyError::Interrupted)) => {
+            leave_all(report);
+            return Ok(());
+        }
+        survey => survey.map_err(failure)?,
+    };
+    let _usual = options
+        .budget
+        .is_none()
+        .then(|| interruption::Budget::of(usual_time(survey.instructions())));
     let checks = options.checks();
     let mut all = Explored {
         looked: report.races.iter().map(|_| Vec::new()).collect(),
-        cut_short: false,
+        left: report.races.iter().map(|_| 0).collect(),
         not_checked: Vec::new(),
     };
     all.add(&recording, recorded, &survey, settings, &checks)?;
@@ -167,15 +221,8 @@ pub fn classify(
             .map(|origin| (origin, detection))
             .collect()
     });
+    let mut left_others = 0;
     for (number, (origin, detection)) in (0..).zip(others) {
-        let spent = begun.elapsed();
-        settings.budget = options
-            .budget
-            .map(|seconds| Duration::from_secs(seconds).saturating_sub(spent));
-        if all.cut_short || settings.budget == Some(Duration::ZERO) {
-            all.cut_short = true;
-            break;
-        }
         // Worse than a violated specification it cannot get.
         if all
             .looked
@@ -184,12 +231,18 @@ pub fn classify(
         {
             break;
         }
+        if interruption::is_over() {
+            left_others += 1;
+            continue;
+        }
         let label = format!("looking for races under {origin}");
         let found = phase::counting(&label, None, || {
             let start = |recording: &Recording| survey.start(recording, origin);
             detect::detect_in(directory, detection, &start)
         });
         match found {
+            // What was cut off says nothing; it is looked at again.
+            Ok(found) if found.cut_short.is_some() => left_others += 1,
             Ok(found) => {
                 match origin {
                     Origin::Schedule(_) => reached_by += 1,
@@ -198,6 +251,7 @@ pub fn classify(
                 let todo = meet(report, found, origin, number, &mut all);
                 all.add(&recording, todo, &survey, settings, &checks)?;
             }
+            Err(_) if interruption::is_over() => left_others += 1,
             Err(error) => report.not_checked.push(format!(
                 "under {origin} no races could be looked for: {error}"
             )),
@@ -206,31 +260,37 @@ pub fn classify(
     let mut witnesses: Vec<Witness> = Vec::new();
     let mut unlooked = 0;
     let mut errors: Vec<race::ErrorFinding> = Vec::new();
-    for (race, looked) in report.races.iter_mut().zip(&all.looked) {
-        match explore::conclude(looked, settings.schedules) {
-            Some(mut conclusion) => {
-                for error in conclusion.common_errors.drain(..) {
-                    let known = errors
-                        .iter()
-                        .any(|known| known.kind == error.kind && known.text == error.text);
-                    if !known {
-                        errors.push(error);
-                    }
-                }
-                tell(race, conclusion, directory, &mut witnesses);
+    for ((race, looked), left) in report.races.iter_mut().zip(&all.looked).zip(&all.left) {
+        let Some(mut conclusion) = explore::conclude(looked, settings.schedules) else {
+            unlooked += 1;
+            continue;
+        };
+        for error in conclusion.common_errors.drain(..) {
+            let known = errors
+                .iter()
+                .any(|known| known.kind == error.kind && known.text == error.text);
+            if !known {
+                errors.push(error);
             }
-            None => unlooked += 1,
         }
+        let was_seen = [Verdict::SpecViolated, Verdict::OutputDiffers];
+        if *left > 0 && !was_seen.contains(&conclusion.verdict) {
+            // What was not seen in a part of the executions may be in the rest.
+            unlooked += 1;
+            continue;
+        }
+        tell(race, conclusion, directory, &mut witnesses);
     }
     report.errors = errors;
     report.not_checked.append(&mut all.not_checked);
     explore::write_evidence(&recording, &mut witnesses).map_err(failure)?;
-    if all.cut_short {
-        report.not_checked.push(format!(
-            "classification was cut short: {unlooked} of {} races were not looked at; \
-             `deadheat classify` goes on where it stopped",
-            report.races.len()
-        ));
+    if all.left.iter().any(|left| *left > 0) {
+        let races = report::count(report.races.len() as u64, "race");
+        report.leave(format!("what {unlooked} of {races} can do"));
+    }
+    if left_others > 0 {
+        let executions = report::count(left_others, "other execution");
+        report.leave(format!("races under {executions}"));
     }
     report.not_checked.push(format!(
         "consequences were looked for with the recorded inputs only, under sequential \
@@ -244,10 +304,19 @@ pub fn classify(
     Ok(())
 }
 
+/// Of no race it is known what it can do.
+fn leave_all(report: &mut Report) {
+    if !report.races.is_empty() {
+        let races = report::count(report.races.len() as u64, "race");
+        report.leave(format!("what {races} can do"));
+    }
+}
+
 /// What has been looked at, race by race.
 struct Explored {
     looked: Vec<Vec<Looked>>,
-    cut_short: bool,
+    /// Occurrences of each that are left.
+    left: Vec<usize>,
     /// What could not be watched, in sentences.
     not_checked: Vec<String>,
 }
@@ -305,7 +374,9 @@ impl Explored {
             .collect();
         let explored =
             explore::explore(recording, &subjects, survey, settings, checks).map_err(failure)?;
-        self.cut_short |= explored.cut_short;
+        for (left, more) in self.left.iter_mut().zip(explored.left) {
+            *left += more;
+        }
         for sentence in explored.not_checked {
             if !self.not_checked.contains(&sentence) {
                 self.not_checked.push(sentence);
@@ -366,6 +437,7 @@ fn meet(
         });
         report.races.push(race);
         all.looked.push(Vec::new());
+        all.left.push(0);
         todo.push(std::mem::take(&mut there));
     }
     todo
@@ -498,9 +570,9 @@ fn label_both_values_valid(race: &mut Race) {
 /// does what was seen.
 pub fn show_evidence(recording: &Recording, number: u32) -> Result<i32, Failure> {
     let witness = explore::read_evidence(recording, number).map_err(failure)?;
-    println!("evidence {number}: {}", witness.seen);
+    tell!("evidence {number}: {}", witness.seen);
     for (step, words) in (1..).zip(witness.words()) {
-        println!("  {step}. {words}");
+        tell!("  {step}. {words}");
     }
     let replayed = witness.replay(recording).map_err(failure)?;
     for (name, run) in [
@@ -510,33 +582,33 @@ pub fn show_evidence(recording: &Recording, number: u32) -> Result<i32, Failure>
         let Some(run) = run else {
             continue;
         };
-        println!("{name}: the program {}", run.ending.describe());
+        tell!("{name}: the program {}", run.ending.describe());
         for (depth, frame) in run.ending.stack().iter().enumerate() {
-            println!("    #{depth:<2} {}", explore::place(frame));
+            tell!("    #{depth:<2} {}", explore::place(frame));
         }
         for finding in &run.findings {
             let error = finding.reported();
-            println!("  {}: {}", error.kind.replace('-', " "), error.text);
+            tell!("  {}: {}", error.kind.replace('-', " "), error.text);
             for call in &error.stacks {
-                println!("    thread {} {}:", call.moment.thread, call.what);
+                tell!("    thread {} {}:", call.moment.thread, call.what);
                 for (depth, frame) in call.stack.iter().enumerate() {
-                    println!("      #{depth:<2} {}", explore::place(frame));
+                    tell!("      #{depth:<2} {}", explore::place(frame));
                 }
             }
         }
         for output in &run.outputs {
             let bytes = output.bytes(0, 2000);
-            println!("  {} ({} bytes):", output.name, output.length);
+            tell!("  {} ({} bytes):", output.name, output.length);
             for line in bytes.split_inclusive(|byte| *byte == b'\n').take(20) {
-                println!("    | {}", line.trim_ascii_end().escape_ascii());
+                tell!("    | {}", line.trim_ascii_end().escape_ascii());
             }
         }
     }
     if replayed.still_there {
-        println!("still there: {}", replayed.seen);
+        tell!("still there: {}", replayed.seen);
         Ok(race::exit_code::RACES)
     } else {
-        println!("not seen again: {}", replayed.seen);
+        tell!("not seen again: {}", replayed.seen);
         Ok(0)
     }
 }

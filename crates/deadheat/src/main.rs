@@ -2,15 +2,18 @@
 //! per subcommand under `commands/`. Nothing clever lives here.
 //!
 //! Exit codes: 0 or the program's own, 66 races found, 2 usage, 70 deadheat
-//! itself failed.
+//! itself failed, 130 ended by SIGINT (Ctrl-C), 143 by SIGTERM.
 
 use clap::{Parser, Subcommand};
 
+#[macro_use]
+mod output;
+
 mod candidates;
 mod commands;
+mod ending;
 mod exploration;
 mod inputs;
-mod interrupts;
 mod monitored_build;
 mod orders;
 mod phase;
@@ -76,7 +79,11 @@ enum Command {
 }
 
 fn main() {
-    let line = CommandLine::parse();
+    vm::interruption::begin();
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(answer) => std::process::exit(told(&answer)),
+    };
     let result = match &line.command {
         Command::Run(arguments) => commands::run::run(arguments),
         Command::Detect(arguments) => commands::detect::run(arguments),
@@ -109,10 +116,20 @@ fn main() {
         Command::Completions(arguments) => commands::completions::run(arguments),
         Command::Man(arguments) => commands::man::run(arguments),
     };
-    let code = result.unwrap_or_else(|failure| {
-        eprintln!("deadheat: {}", failure.message);
-        failure.code
-    });
+    let code = ending::exit_code(result);
     temporary::clean();
     std::process::exit(code);
+}
+
+/// Prints help, or what is wrong with the command line.
+fn told(answer: &clap::Error) -> i32 {
+    let is_closed = !answer.use_stderr() && report::is_closed(report::Stream::Stdout);
+    match answer.print() {
+        Ok(()) if !is_closed => answer.exit_code(),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => answer.exit_code(),
+        _ => {
+            say!("deadheat: cannot print: standard output cannot be written");
+            race::exit_code::FAILURE
+        }
+    }
 }

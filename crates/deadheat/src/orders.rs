@@ -94,15 +94,22 @@ pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<(),
         code: race::exit_code::FAILURE,
         message: error.to_string(),
     })?;
+    let left = outcomes.iter().filter(|outcome| outcome.is_none()).count();
     for (index, race) in report.races.iter_mut().enumerate() {
         let own: Vec<(Instance, &Outcome)> = instances
             .iter()
             .zip(&owners)
             .zip(&outcomes)
             .filter(|((_, owner), _)| **owner == index)
-            .map(|((instance, _), outcome)| (*instance, outcome))
+            .filter_map(|((instance, _), outcome)| Some((*instance, outcome.as_ref()?)))
             .collect();
         tell(race, &own);
+    }
+    if left > 0 {
+        report.leave(format!(
+            "both orders of {left} of {} instances",
+            instances.len()
+        ));
     }
     report.sort_and_number();
     Ok(())

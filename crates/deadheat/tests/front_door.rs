@@ -434,7 +434,7 @@ int main(void) {
     unsafe { libc::kill(-(child.id() as i32), libc::SIGINT) };
     let ended = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(66), "{said}");
+    assert_eq!(ended.status.code(), Some(130), "{said}");
     assert!(said.contains("data race #1"), "{said}");
 }
 

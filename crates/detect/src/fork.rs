@@ -5,7 +5,8 @@
 //! as JSON.
 
 use serde::{Serialize, de::DeserializeOwned};
-use vm::snapshot::{self, CopyError};
+use vm::interruption;
+use vm::snapshot::{self, CopyError, Running};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ForkError {
@@ -15,6 +16,9 @@ pub enum ForkError {
     Died(String),
     #[error("{message}")]
     Failed { message: String, code: i32 },
+    /// The work was over before it was done.
+    #[error("interrupted")]
+    Interrupted,
 }
 
 /// Runs `work` in a child and returns its result.
@@ -26,18 +30,47 @@ where
     T: Serialize + DeserializeOwned,
     E: Into<(String, i32)>,
 {
-    let child = snapshot::in_fork(|| work().map_err(Into::into)).map_err(|error| match error {
+    let answer = start(work)?.join().map_err(died)?;
+    answer.map_err(|(message, code)| match interruption::is_over() {
+        true => ForkError::Interrupted,
+        false => ForkError::Failed { message, code },
+    })
+}
+
+/// The same for work that records a program: when it is interrupted the program
+/// is brought to its end, and what was recorded until then is whole.
+///
+/// # Errors
+/// What `work` failed with, as text and exit code, or how its process ended.
+pub fn in_recorder<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<T, ForkError>
+where
+    T: Serialize + DeserializeOwned,
+    E: Into<(String, i32)>,
+{
+    let answer = start(work)?.join_recording().map_err(died)?;
+    answer.map_err(|(message, code)| ForkError::Failed { message, code })
+}
+
+type Answer<T> = Result<T, (String, i32)>;
+
+fn start<T, E>(work: impl FnOnce() -> Result<T, E>) -> Result<Running<Answer<T>>, ForkError>
+where
+    T: Serialize,
+    E: Into<(String, i32)>,
+{
+    snapshot::in_fork(|| work().map_err(Into::into)).map_err(|error| match error {
         CopyError::Fork(error) => ForkError::Start(error),
         other => ForkError::Died(other.to_string()),
-    })?;
-    let answer: Result<T, (String, i32)> = child.join().map_err(|error| {
-        ForkError::Died(match error {
-            CopyError::Died(signal) => format!("signal {signal}"),
-            CopyError::Silent(code) => format!("exit code {code}"),
-            other => other.to_string(),
-        })
-    })?;
-    answer.map_err(|(message, code)| ForkError::Failed { message, code })
+    })
+}
+
+fn died(error: CopyError) -> ForkError {
+    ForkError::Died(match error {
+        CopyError::Interrupted => return ForkError::Interrupted,
+        CopyError::Died(signal) => format!("signal {signal}"),
+        CopyError::Silent(code) => format!("exit code {code}"),
+        other => other.to_string(),
+    })
 }
 
 /// What the program wrote while it was recorded is not written again: the

@@ -35,7 +35,7 @@ mod tasks;
 
 pub use added_lock::{AddedLock, Inside, Passing};
 pub use engine::{HappensBefore, KernelEdges};
-pub use fork::{ForkError, in_child, silence_output};
+pub use fork::{ForkError, in_child, in_recorder, silence_output};
 pub use passes::{
     Error, FirstLook, Options, Start, detect, detect_in, detect_tree, exit_code, merge,
 };

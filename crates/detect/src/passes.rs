@@ -13,7 +13,7 @@ use race::{Evidence, Report, States};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use vm::record::{ProcessStatus, RecordError, Recording};
-use vm::{Stop, Vm};
+use vm::{Stop, Vm, interruption};
 
 /// What to look for and how.
 #[derive(Debug, Clone, Default)]
@@ -58,6 +58,16 @@ enum PassError {
     Shadow(#[from] ShadowError),
     #[error("the analysis was lost on the way")]
     Lost,
+}
+
+/// None if the work was over before the pass was done: what it would have said
+/// is left.
+fn unless_interrupted<T>(pass: Result<T, ForkError>) -> Result<Option<T>, Error> {
+    match pass {
+        Ok(found) => Ok(Some(found)),
+        Err(ForkError::Interrupted) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 impl From<PassError> for (String, i32) {
@@ -244,6 +254,7 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
     for report in reports {
         number += 1;
         merged.recordings.extend(report.recordings);
+        merged.leave_all(report.cut_short);
         for sentence in report.not_checked {
             if !merged.not_checked.contains(&sentence) {
                 merged.not_checked.push(sentence);
@@ -326,6 +337,10 @@ pub fn detect_tree(
     {
         let said = match recording.threads(number) {
             Ok(threads) if threads < 2 => continue,
+            Ok(_) if interruption::is_over() => {
+                report.leave(format!("races in process {number} of the recording"));
+                continue;
+            }
             Ok(_) if looked_at == MOST_PROCESSES => "there are too many".to_string(),
             Err(error) => error.to_string(),
             Ok(_) => {
@@ -358,6 +373,7 @@ fn add_process(report: &mut Report, number: u32, found: Report) {
             report.not_checked.push(sentence);
         }
     }
+    report.leave_all(found.cut_short);
     report.locks.extend(found.locks);
     for mut race in found.races {
         let known = report
@@ -411,8 +427,8 @@ fn second_look(
 ) -> Result<Report, Error> {
     let recording = Recording::open(directory)?;
     let first = match look {
-        Some(FirstLook(first)) => first,
-        None => in_child(|| first_pass(&recording, start, options))?,
+        Some(FirstLook(first)) => Some(first),
+        None => unless_interrupted(in_child(|| first_pass(&recording, start, options)))?,
     };
     let mut report = Report::new(
         "vm",
@@ -424,16 +440,32 @@ fn second_look(
             .collect(),
     );
     report.recordings.push(directory.display().to_string());
+    let Some(first) = first else {
+        report.leave("all races: nothing was looked for".into());
+        return Ok(report);
+    };
     report.exit.program = first.program;
     report.not_checked = first.not_checked;
     let candidates = first.candidates;
     if candidates.is_empty() {
         return Ok(report);
     }
-    let found = in_child(|| second_pass(&recording, start, candidates, options))?;
+    let words = candidates.racy.len();
+    let second = in_child(|| second_pass(&recording, start, candidates, options));
+    let Some(found) = unless_interrupted(second)? else {
+        report.leave(format!(
+            "the races on {words} words of memory: threads race there, where in the program was \
+             not looked up"
+        ));
+        return Ok(report);
+    };
     if !found.pairs.is_empty() || !found.lock_problems.is_empty() {
         let wanted = findings::wanted(&found);
-        let scenes = in_child(|| third_pass(&recording, start, wanted))?;
+        let third = in_child(|| third_pass(&recording, start, wanted));
+        let scenes = unless_interrupted(third)?.unwrap_or_else(|| {
+            report.leave("stacks and values of the races".into());
+            Vec::new()
+        });
         findings::fill(&mut report, &found, &scenes, directory);
     }
     Ok(report)

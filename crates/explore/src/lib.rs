@@ -64,12 +64,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{IsTerminal, Write};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 use vm::copy::InputIndex;
 use vm::record::{RecordError, Recording};
 use vm::snapshot::{CopyError, Limits, Running};
-use vm::{Stop, Vm};
+use vm::{Stop, Vm, interruption};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -99,8 +97,6 @@ pub struct Settings {
     /// Schedules per primary; primaries are k divided by this, rounded up.
     pub schedules: u32,
     pub seed: u64,
-    /// No new primary is begun after this long.
-    pub budget: Option<Duration>,
     /// Show how far it is, if standard error is a terminal.
     pub progress: bool,
 }
@@ -111,7 +107,6 @@ impl Default for Settings {
             k: 10,
             schedules: 5,
             seed: 0,
-            budget: None,
             progress: false,
         }
     }
@@ -187,44 +182,11 @@ impl Looked {
 /// All that was looked at, race by race.
 pub struct Exploration {
     pub looked: Vec<Vec<Looked>>,
-    /// It was interrupted, or its time was up.
-    pub cut_short: bool,
+    /// Occurrences of each race that were not looked at, because the work was
+    /// over (`vm::interruption`).
+    pub left: Vec<usize>,
     /// What could not be watched, in sentences.
     pub not_checked: Vec<String>,
-}
-
-/// Set by Ctrl-C.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn interrupted(_signal: i32) {
-    // A second Ctrl-C ends at once.
-    if INTERRUPTED.swap(true, Ordering::Relaxed) {
-        // SAFETY: async-signal-safe; ends the process.
-        unsafe { libc::_exit(130) };
-    }
-}
-
-/// While it lives, Ctrl-C is only noted.
-struct Patience(libc::sighandler_t);
-
-impl Patience {
-    fn new() -> Self {
-        INTERRUPTED.store(false, Ordering::Relaxed);
-        let handler = interrupted as extern "C" fn(i32) as libc::sighandler_t;
-        // SAFETY: the handler only touches an atomic.
-        Patience(unsafe { libc::signal(libc::SIGINT, handler) })
-    }
-}
-
-impl Drop for Patience {
-    fn drop(&mut self) {
-        // SAFETY: puts back what was there.
-        unsafe { libc::signal(libc::SIGINT, self.0) };
-    }
-}
-
-fn is_interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
 }
 
 /// What one replay tells before anything is tried.
@@ -284,6 +246,11 @@ pub fn survey(
 }
 
 impl Survey {
+    /// Instructions of the whole recorded run.
+    pub fn instructions(&self) -> u64 {
+        self.instructions
+    }
+
     /// Another execution of the recorded program, from its start: the same
     /// each time. Nothing of it reaches the outside.
     pub fn start(&self, recording: &Recording, origin: Origin) -> Result<Vm, vm::Error> {
@@ -300,16 +267,13 @@ pub fn explore(
     settings: Settings,
     checks: &Checks,
 ) -> Result<Exploration, Error> {
-    let begun = Instant::now();
-    let deadline = settings.budget.map(|budget| begun + budget);
-    let _patience = Patience::new();
     let primaries: Vec<Vec<Occurrence>> = subjects
         .iter()
         .map(|subject| subject.source.primaries(settings.primaries()))
         .collect();
     let mut exploration = Exploration {
         looked: subjects.iter().map(|_| Vec::new()).collect(),
-        cut_short: false,
+        left: subjects.iter().map(|_| 0).collect(),
         not_checked: Vec::new(),
     };
     if primaries.iter().all(Vec::is_empty) {
@@ -342,35 +306,55 @@ pub fn explore(
             continue;
         }
         let count = todo.len();
+        let subjects_todo: Vec<usize> = todo.iter().map(|(subject, _)| *subject).collect();
         let work = Work {
             recording,
             survey,
             settings,
-            deadline,
             journal: &journal,
             progress: (done, total),
             checks,
         };
-        let (found, not_checked) = work.rounds(todo)?;
+        let (found, not_checked) = match work.rounds(todo) {
+            Err(_) if interruption::is_over() => Default::default(),
+            found => found?,
+        };
         for sentence in not_checked {
             if !exploration.not_checked.contains(&sentence) {
                 exploration.not_checked.push(sentence);
             }
         }
-        exploration.cut_short |= found.len() < count;
         done += count;
+        for subject in subjects_todo {
+            exploration.left[subject] += 1;
+        }
         for (subject, looked) in found {
+            exploration.left[subject] -= 1;
             exploration.looked[subject].push(looked);
         }
-        if is_interrupted() {
-            exploration.cut_short = true;
+        if interruption::is_over() {
+            let rest = |own: &Vec<Occurrence>| own.len().saturating_sub(round + 1);
+            for (left, own) in exploration.left.iter_mut().zip(&primaries) {
+                *left += rest(own);
+            }
             break;
         }
     }
     if settings.progress && std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
+        // A line that does not show is no reason to stop.
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
-    tell_allocations(recording, &mut exploration, checks)?;
+    for (left, looked) in exploration.left.iter_mut().zip(&exploration.looked) {
+        // Worse than a violated specification it cannot get.
+        if looked.iter().any(Looked::violates) {
+            *left = 0;
+        }
+    }
+    match tell_allocations(recording, &mut exploration, checks) {
+        // The findings stand without these stacks.
+        Err(Error::Copy(CopyError::Interrupted)) => {}
+        told => told?,
+    }
     Ok(exploration)
 }
 
@@ -417,7 +401,6 @@ struct Work<'a> {
     recording: &'a Recording,
     survey: &'a Survey,
     settings: Settings,
-    deadline: Option<Instant>,
     journal: &'a Journal,
     progress: (usize, usize),
     checks: &'a Checks,
@@ -425,6 +408,10 @@ struct Work<'a> {
 
 /// What was found, by subject, and what could not be watched.
 type Round = (Vec<(usize, Looked)>, Vec<String>);
+
+/// Indices of occurrences as their first accesses come, their distances, and
+/// the instructions of the whole execution.
+type Order = (Vec<usize>, Vec<u64>, Option<u64>);
 
 type InFlight = (usize, Occurrence, Running<Result<Looked, String>>);
 
@@ -466,12 +453,8 @@ impl Work<'_> {
     }
 
     /// In which order the first accesses come, how far each is from the second,
-    /// and how many instructions the whole execution has.
-    fn order(
-        &self,
-        before: Option<Origin>,
-        instances: &[Instance],
-    ) -> Result<(Vec<usize>, Vec<u64>, u64), Error> {
+    /// and how many instructions the whole execution has, if it comes to its end.
+    fn order(&self, before: Option<Origin>, instances: &[Instance]) -> Result<Order, Error> {
         let distances = |order: &reorder::Chronology| -> Vec<u64> {
             instances
                 .iter()
@@ -481,11 +464,11 @@ impl Work<'_> {
         if before.is_none() {
             let order = reorder::Chronology::of_recording(self.recording)?;
             let sorted = order.sort(instances);
-            return Ok((sorted, distances(&order), self.survey.instructions));
+            return Ok((sorted, distances(&order), Some(self.survey.instructions)));
         }
         let answer = vm::snapshot::isolated(|| {
             let mut vm = self.execution(before)?;
-            vm.run(None)?;
+            let stop = vm.run(None)?;
             // Up to a swapped race it is the recorded one.
             let mut order = match before {
                 Some(Origin::Swapped { first, .. }) => {
@@ -496,7 +479,8 @@ impl Work<'_> {
             for slice in vm.slices() {
                 order.add(slice.thread, slice.instructions);
             }
-            Ok((order.sort(instances), distances(&order), vm.instructions()))
+            let length = matches!(stop, Stop::Ended(_)).then(|| vm.instructions());
+            Ok((order.sort(instances), distances(&order), length))
         })?;
         answer.join()?.map_err(Error::Replay)
     }
@@ -507,7 +491,11 @@ impl Work<'_> {
         todo: Vec<(usize, Occurrence)>,
     ) -> Result<Round, Error> {
         let instances: Vec<Instance> = todo.iter().map(|(_, todo)| todo.instance).collect();
-        let (order, distances, instructions) = self.order(before, &instances)?;
+        let order = match self.order(before, &instances) {
+            Err(Error::Copy(CopyError::Interrupted)) => return Ok((Vec::new(), Vec::new())),
+            order => order?,
+        };
+        let (order, distances, length) = order;
         // Each primary keeps two processors busy.
         let at_once =
             std::thread::available_parallelism().map_or(1, |cores| cores.get().div_ceil(2));
@@ -519,7 +507,7 @@ impl Work<'_> {
             for index in order {
                 let (subject, mut occurrence) = todo[index];
                 occurrence.distance = Some(distances[index]);
-                if is_interrupted() || self.deadline.is_some_and(|end| Instant::now() >= end) {
+                if interruption::is_over() {
                     break;
                 }
                 while flying.len() >= at_once {
@@ -531,15 +519,22 @@ impl Work<'_> {
                     found.push((subject, Looked::failed(occurrence, why)));
                     continue;
                 }
-                let there = matches!(vm.run(Some(first))?, Stop::Reached(_))
-                    && vm.executed(first.thread) == first.count;
+                let stop = match vm.run(Some(first)) {
+                    Err(vm::Error::Interrupted) => break,
+                    stop => stop?,
+                };
+                let there =
+                    matches!(stop, Stop::Reached(_)) && vm.executed(first.thread) == first.count;
                 if !there {
                     let why = "the first access is not reached again".to_string();
                     found.push((subject, Looked::failed(occurrence, why)));
                     continue;
                 }
                 names::read_ahead(&vm);
-                let rest = instructions.saturating_sub(vm.instructions());
+                // One that was cut off at a limit is no measure for its rest.
+                let rest = length.map_or(self.survey.instructions, |length| {
+                    length.saturating_sub(vm.instructions())
+                });
                 let limit = run::limit_for(rest);
                 let limits = Limits {
                     instructions: u64::MAX / 2,
@@ -561,7 +556,11 @@ impl Work<'_> {
             let not_checked = watching.map(|watching| watching.not_checked());
             Ok((found, not_checked.unwrap_or_default()))
         })?;
-        answer.join()?.map_err(Error::Replay)
+        match answer.join() {
+            // What has landed is in the journal.
+            Err(CopyError::Interrupted) => Ok((self.journal.landed(&todo), Vec::new())),
+            answer => answer?.map_err(Error::Replay),
+        }
     }
 
     /// Waits for the oldest primary under way.
@@ -569,7 +568,14 @@ impl Work<'_> {
         let Some((subject, occurrence, running)) = flying.pop_front() else {
             return;
         };
-        let looked = match running.join() {
+        let answer = running.join();
+        let violates = matches!(&answer, Ok(Ok(looked)) if looked.violates());
+        if interruption::is_over() && !violates {
+            // Parts of it may have been cut off: it is looked at again. Only
+            // what was seen to happen has happened.
+            return;
+        }
+        let looked = match answer {
             Ok(Ok(looked)) => looked,
             Ok(Err(why)) => Looked::failed(occurrence, why),
             Err(error) => Looked::failed(occurrence, error.to_string()),
@@ -581,11 +587,11 @@ impl Work<'_> {
             let done = before + found.len();
             let width = 30;
             let bar = "#".repeat(width * done / total.max(1));
-            eprint!(
+            // A bar that does not show is no reason to stop.
+            let _ = write!(
+                std::io::stderr(),
                 "\r\x1b[Kclassifying [{bar:<width$}] {done} of {total} (Ctrl-C keeps what is done)"
             );
-            // A bar that does not show is no reason to stop.
-            let _ = std::io::stderr().flush();
         }
     }
 
@@ -675,7 +681,7 @@ impl Work<'_> {
                 let pair = pair::both(vm, &plan, schedule, limit);
                 let violates = matches!(pair.outcome, Outcome::Violation { .. });
                 pairs.push(pair);
-                if violates || is_interrupted() {
+                if violates || interruption::is_over() {
                     break;
                 }
             }
@@ -728,15 +734,18 @@ impl Journal {
             settings.schedules,
             settings.seed
         );
+        let known = Journal::read(&place);
+        Journal { place, key, known }
+    }
+
+    fn read(place: &folder::Place) -> HashMap<String, Looked> {
         // Without it everything is explored anew.
         let text = place.read(LARGEST_JOURNAL).unwrap_or_default();
         // A line that was cut off with the process that wrote it is left out.
-        let known = text
-            .split(|byte| *byte == b'\n')
+        text.split(|byte| *byte == b'\n')
             .filter_map(|line| serde_json::from_slice::<Entry>(line).ok())
             .map(|entry| (entry.key, entry.looked))
-            .collect();
-        Journal { place, key, known }
+            .collect()
     }
 
     fn key(&self, occurrence: &Occurrence) -> String {
@@ -756,11 +765,16 @@ impl Journal {
         self.known.get(&self.key(occurrence))
     }
 
+    /// What is known by now of these, other processes' part included.
+    fn landed(&self, todo: &[(usize, Occurrence)]) -> Vec<(usize, Looked)> {
+        let known = Journal::read(&self.place);
+        let landed = |(subject, occurrence): &(usize, Occurrence)| {
+            Some((*subject, known.get(&self.key(occurrence))?.clone()))
+        };
+        todo.iter().filter_map(landed).collect()
+    }
+
     fn add(&self, looked: &Looked) {
-        // Interrupted ones are looked at again.
-        if is_interrupted() {
-            return;
-        }
         let entry = Entry {
             key: self.key(&looked.occurrence),
             looked: looked.clone(),

@@ -44,10 +44,9 @@ use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use trial::{Schedule, Subject};
-use vm::Program;
+use vm::{Program, interruption};
 
 /// A run with this many times the instructions of the longest that ended is
 /// taken for one that never ends; at least so many instructions.
@@ -176,26 +175,8 @@ pub struct Doing<'a> {
     pub switches: Option<usize>,
 }
 
-/// Set by Ctrl-C.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn interrupted(_signal: i32) {
-    // A second Ctrl-C ends at once.
-    if INTERRUPTED.swap(true, Ordering::Relaxed) {
-        // SAFETY: async-signal-safe; ends the process.
-        unsafe { libc::_exit(130) };
-    }
-}
-
-/// Ctrl-C ends the search, not the hunt; a second one ends it all.
-pub fn be_patient() {
-    let handler = interrupted as extern "C" fn(i32) as libc::sighandler_t;
-    // SAFETY: the handler only touches an atomic.
-    unsafe { libc::signal(libc::SIGINT, handler) };
-}
-
 fn is_interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
+    interruption::is_over()
 }
 
 #[derive(Serialize, Deserialize)]
@@ -262,6 +243,7 @@ pub fn hunt(
         let one = hunter.settle(met, watch)?;
         found.push(one);
     }
+    hunter.coverage.interrupted |= is_interrupted();
     Ok(Hunt {
         coverage: hunter.coverage,
         found,
@@ -378,6 +360,10 @@ impl Hunter<'_> {
             let Some((number, plan, directory, started)) = flying.remove(&id) else {
                 continue;
             };
+            if matches!(answer, Err(Lost::Interrupted)) {
+                discard(&directory);
+                continue;
+            }
             self.coverage.runs += 1;
             if answer.is_ok() {
                 self.slowest = self.slowest.max(started.elapsed());
@@ -394,7 +380,7 @@ impl Hunter<'_> {
                     preempted = seen.preempted;
                     seen.failure
                 }
-                Ok(Answer::Races(_)) => None,
+                Ok(Answer::Races(_)) | Err(Lost::Interrupted) => None,
                 Err(Lost::TimedOut) => Some(Failure {
                     text: format!("did not end within {} seconds", self.patience().as_secs()),
                     signature: Signature::endless(),

@@ -13,6 +13,7 @@ use std::io::{self, Read, Write};
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::{Duration, Instant};
+use vm::interruption;
 
 /// Descriptors of the pool lie from here on, out of the program's way.
 const HIGH: i32 = 900;
@@ -24,6 +25,8 @@ pub enum Lost {
     TimedOut,
     /// It failed, or its process ended without an answer.
     Failed(String),
+    /// The work was over before it was done (`vm::interruption`).
+    Interrupted,
 }
 
 struct Task {
@@ -85,6 +88,7 @@ impl<T: Serialize + DeserializeOwned> Pool<T> {
                     libc::setpgid(0, 0);
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                     libc::signal(libc::SIGINT, libc::SIG_DFL);
+                    libc::signal(libc::SIGTERM, libc::SIG_DFL);
                 }
                 let mut reply = high(reply);
                 let sent = serde_json::to_vec(&work())
@@ -110,8 +114,15 @@ impl<T: Serialize + DeserializeOwned> Pool<T> {
         }
     }
 
-    /// Waits for the next answer, or for a signal (then there is none).
+    /// Waits for the next answer, for a while; when the work is over all that
+    /// is under way is ended.
     pub fn wait(&mut self) -> Option<(u64, Result<T, Lost>)> {
+        if interruption::is_over() {
+            let task = self.tasks.pop()?;
+            let id = task.id;
+            end(task);
+            return Some((id, Err(Lost::Interrupted)));
+        }
         let now = Instant::now();
         if let Some(late) = self.tasks.iter().position(|task| task.deadline <= now) {
             let task = self.tasks.swap_remove(late);
@@ -129,7 +140,7 @@ impl<T: Serialize + DeserializeOwned> Pool<T> {
                 revents: 0,
             })
             .collect();
-        let timeout = (next - now).as_millis().min(1_000) as i32 + 1;
+        let timeout = (next - now).as_millis().min(100) as i32 + 1;
         // SAFETY: the list lives through the call.
         unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout) };
         let ready = polled.iter().position(|entry| entry.revents != 0)?;

@@ -36,7 +36,7 @@ use vm::context::Registers;
 use vm::observe::{AfterHook, Interest, Observer};
 use vm::record::{LeftOut, Recording, Role};
 use vm::schedule::{Choice, Here, Policy, SliceEnd};
-use vm::{Program, Vm};
+use vm::{Program, Vm, interruption};
 
 /// Functions that can be left out, and what they are to a lock.
 const FUNCTIONS: [(&str, Role); 26] = [
@@ -142,6 +142,8 @@ pub struct Answer {
     pub options: Options,
     /// Runs that could not be made or looked at, and why.
     pub lost: Vec<String>,
+    /// Runs each way that were left when the work was over.
+    pub left: u64,
 }
 
 /// Runs the program of `recording` with and without the change. Recordings are
@@ -227,6 +229,10 @@ impl Asked<'_> {
         // The first pair shows where threads can be preempted.
         let mut numbers: VecDeque<u64> = (0..self.settings.runs.max(1)).collect();
         while !numbers.is_empty() {
+            if interruption::is_over() {
+                self.answer.left = numbers.len() as u64;
+                break;
+            }
             let first = numbers.len() as u64 == self.settings.runs.max(1);
             let batch = if first { 1 } else { self.settings.jobs.max(1) };
             let now: Vec<u64> = numbers.drain(..batch.min(numbers.len())).collect();
@@ -290,6 +296,10 @@ impl Asked<'_> {
                     continue;
                 }
                 (_, Err(Lost::Failed(why))) => why,
+                (_, Err(Lost::Interrupted)) => {
+                    tried.remove(&number);
+                    continue;
+                }
                 (_, Err(Lost::TimedOut)) => {
                     format!("a run did not end within {} seconds", PATIENCE.as_secs())
                 }

@@ -22,7 +22,8 @@ pub use fingerprint::Fingerprint;
 pub use moment::{Moment, ParseMomentError};
 pub use orders::{Difference, DifferenceKind, Event, EventKind, Order, Played};
 pub use report::{
-    ErrorFinding, Evidence, Exit, Instance, LockCall, LockFinding, Place, Race, Report, SCHEMA,
+    CutShort, ErrorFinding, Evidence, Exit, Instance, LockCall, LockFinding, Place, Race, Report,
+    SCHEMA,
 };
 pub use site::{Frame, Site};
 pub use standing::{Mark, Standing, Suppressed};

@@ -181,6 +181,43 @@ pub struct Exit {
     pub deadheat: i32,
 }
 
+/// What was not done, because somebody ended the work or its time was up.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutShort {
+    /// `SIGINT`, `SIGTERM` or `budget`.
+    pub by: String,
+    /// Its number, if it was a signal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signal: Option<i32>,
+    /// What is left to do, in words without a verb: `3 of 7 races: what they
+    /// can do`.
+    pub left: Vec<String>,
+    /// The command that goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub go_on: Option<String>,
+}
+
+impl CutShort {
+    /// One sentence for each thing there is to say.
+    pub fn sentences(&self) -> Vec<String> {
+        let why = match self.by.as_str() {
+            "budget" => "its time was up".to_string(),
+            signal => format!("{signal} came"),
+        };
+        if self.left.is_empty() {
+            return vec![format!("{why} when all was done")];
+        }
+        let mut said = vec![format!("this report is not complete, because {why}")];
+        said.extend(self.left.iter().map(|what| format!("left: {what}")));
+        said.extend(
+            self.go_on
+                .iter()
+                .map(|command| format!("go on with: {command}")),
+        );
+        said
+    }
+}
+
 /// A lock used against its rules, or in an order that can deadlock; reported
 /// beside the races.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -242,6 +279,9 @@ pub struct Report {
     /// What this run did not look at, in sentences.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_checked: Vec<String>,
+    /// The work was ended before it was done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut_short: Option<CutShort>,
     /// Suppressions that matched no race, `team.supp:12 race:add`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unused_suppressions: Vec<String>,
@@ -261,8 +301,24 @@ impl Report {
             locks: Vec::new(),
             errors: Vec::new(),
             not_checked: Vec::new(),
+            cut_short: None,
             unused_suppressions: Vec::new(),
             exit: Exit::default(),
+        }
+    }
+
+    /// Something is left to do, in words without a verb.
+    pub fn leave(&mut self, what: String) {
+        let cut_short = self.cut_short.get_or_insert_default();
+        if !cut_short.left.contains(&what) {
+            cut_short.left.push(what);
+        }
+    }
+
+    /// What is left of another report is left of this one.
+    pub fn leave_all(&mut self, other: Option<CutShort>) {
+        for what in other.into_iter().flat_map(|other| other.left) {
+            self.leave(what);
         }
     }
 
@@ -322,6 +378,26 @@ mod tests {
         report.races.push(race());
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);
+    }
+
+    #[test]
+    fn what_is_left_is_said_once() {
+        let mut report = Report::new("vm", vec![]);
+        report.leave("what 2 races can do".into());
+        report.leave("what 2 races can do".into());
+        let mut cut_short = report.cut_short.clone().unwrap();
+        cut_short.by = "SIGINT".into();
+        cut_short.go_on = Some("deadheat classify rec".into());
+        assert_eq!(
+            cut_short.sentences(),
+            [
+                "this report is not complete, because SIGINT came",
+                "left: what 2 races can do",
+                "go on with: deadheat classify rec",
+            ]
+        );
+        cut_short.left.clear();
+        assert_eq!(cut_short.sentences(), ["SIGINT came when all was done"]);
     }
 
     #[test]

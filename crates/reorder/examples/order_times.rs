@@ -18,6 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .flat_map(|race| race.occurrences.iter().copied())
         .collect();
     let played = reorder::both_orders_timed(&recording, &instances, Budget::default())?;
+    let played: Vec<reorder::Timed> = played.into_iter().flatten().collect();
     let mut times: Vec<u64> = played.iter().map(|(_, took)| *took).collect();
     times.sort_unstable();
     let at = |part: usize| times.get(times.len() * part / 100).copied().unwrap_or(0) as f64 / 1e3;

@@ -41,7 +41,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use vm::record::{RecordError, Recording, Step, StepReader};
 use vm::snapshot::{CopyError, Limits};
-use vm::{Stop, Vm};
+use vm::{Stop, Vm, interruption};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -132,23 +132,27 @@ pub fn verdict<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Option<States
 }
 
 /// Plays both orders of every instance, in one pass over the recording.
-/// Answers come in the order of `instances`.
+/// Answers come in the order of `instances`; none for those that were left when
+/// the work was over (`vm::interruption`).
 pub fn both_orders(
     recording: &Recording,
     instances: &[Instance],
     budget: Budget,
-) -> Result<Vec<Outcome>, Error> {
+) -> Result<Vec<Option<Outcome>>, Error> {
     let timed = both_orders_timed(recording, instances, budget)?;
-    Ok(timed.into_iter().map(|(outcome, _)| outcome).collect())
+    let outcome = |timed: Option<Timed>| timed.map(|(outcome, _)| outcome);
+    Ok(timed.into_iter().map(outcome).collect())
 }
 
-/// The same, with the microseconds that each instance took from its first
-/// access on.
+/// An answer, and the microseconds that it took from the first access on.
+pub type Timed = (Outcome, u64);
+
+/// The same with times.
 pub fn both_orders_timed(
     recording: &Recording,
     instances: &[Instance],
     budget: Budget,
-) -> Result<Vec<(Outcome, u64)>, Error> {
+) -> Result<Vec<Option<Timed>>, Error> {
     let chronology = Chronology::of_recording(recording)?;
     let order = chronology.sort(instances);
     let recording = recording.clone();
@@ -169,19 +173,26 @@ pub fn both_orders_timed(
             if *seen >= FOLLOWED {
                 budget.run_on = 0;
             }
-            let (outcome, took) = at_instance(&mut vm, instance, budget)?;
+            let played = at_instance(&mut vm, instance, budget);
+            // What was not finished then says nothing.
+            if interruption::is_over() {
+                break;
+            }
+            let (outcome, took) = played?;
             *seen += usize::from(matches!(outcome, Outcome::StateChange(_)));
             outcomes.push(outcome);
             times.push(took);
         }
         name_places(&vm, &mut outcomes);
         Ok(outcomes.into_iter().zip(times).collect::<Vec<_>>())
-    })?
-    .join()?
-    .map_err(Error::Replay)?;
-    let mut outcomes = vec![(Outcome::ReplayFailure(String::new()), 0); instances.len()];
+    })?;
+    let answers = match answers.join() {
+        Err(CopyError::Interrupted) => Vec::new(),
+        answers => answers?.map_err(Error::Replay)?,
+    };
+    let mut outcomes = vec![None; instances.len()];
     for (index, outcome) in order.into_iter().zip(answers) {
-        outcomes[index] = outcome;
+        outcomes[index] = Some(outcome);
     }
     Ok(outcomes)
 }

@@ -132,7 +132,7 @@ fn analyse(source: &str, name: &str) -> (u64, Vec<Outcome>) {
         "the schedule brings the accesses together"
     );
     let outcomes = reorder::both_orders(&recording, &instances, Budget::default()).unwrap();
-    (address, outcomes)
+    (address, outcomes.into_iter().map(Option::unwrap).collect())
 }
 
 const TWO_THREADS: &str = "

@@ -7,7 +7,7 @@ use crate::Options;
 use crate::options::Color;
 use crate::terminal;
 use crate::words::{between, calling_frame, location, title};
-use race::{LockFinding, Race, Report};
+use race::{CutShort, LockFinding, Race, Report};
 use std::fmt::Write;
 
 /// The XML document; `fails` says which races fail the run.
@@ -45,11 +45,14 @@ pub fn render(report: &Report, fails: &dyn Fn(&Race) -> bool) -> String {
     for finding in &report.locks {
         lock_case(&mut text, finding);
     }
-    let mut notes: Vec<String> = report
-        .not_checked
-        .iter()
-        .map(|sentence| format!("not checked: {sentence}"))
-        .collect();
+    let cut_short = report.cut_short.iter().flat_map(CutShort::sentences);
+    let mut notes: Vec<String> = cut_short.collect();
+    notes.extend(
+        report
+            .not_checked
+            .iter()
+            .map(|sentence| format!("not checked: {sentence}")),
+    );
     notes.extend(
         report
             .unused_suppressions

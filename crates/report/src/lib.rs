@@ -18,6 +18,7 @@ mod explain;
 mod json;
 mod junit;
 mod options;
+mod output;
 mod page;
 mod progress;
 mod reporting;
@@ -31,6 +32,7 @@ mod words;
 pub use baseline::{Baseline, Update, worse};
 pub use error::Error;
 pub use options::{Color, Form, Options, Stream};
+pub use output::{is_closed, print_text, say};
 pub use progress::{Progress, Unit};
 pub use reporting::{FailOn, Reporting, Settings, parse, read};
 pub use store::{Changed, Collected, Comparison, Run, Sighting, Store};
@@ -39,28 +41,13 @@ pub use words::{between, count, plain, title, verdict_words};
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 /// Prints `report` as `options` say: on standard output or standard error, as
 /// text or JSON.
 pub fn print(report: &race::Report, options: &Options) -> io::Result<()> {
     print_text(&text(report, options), options.stream)
-}
-
-/// Prints finished text. A reader that has gone away (`| head`) is no error.
-pub fn print_text(text: &str, stream: Stream) -> io::Result<()> {
-    let written = match stream {
-        Stream::Stdout => {
-            let mut out = io::stdout().lock();
-            out.write_all(text.as_bytes()).and_then(|()| out.flush())
-        }
-        Stream::Stderr => io::stderr().lock().write_all(text.as_bytes()),
-    };
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
-    }
 }
 
 /// `report` in the form `options` ask for.

@@ -228,6 +228,10 @@ impl Reporting {
     }
 
     fn exit_code(&self, report: &Report) -> i32 {
+        let ended_by = report.cut_short.as_ref().and_then(|cut| cut.signal);
+        if let (Some(signal), false) = (ended_by, self.settings.shown_again) {
+            return 128 + signal;
+        }
         let fails = |race: &Race| self.settings.fail_on.fails(race);
         if report.races.iter().any(fails) {
             self.settings.exit_code.unwrap_or(exit_code::RACES)
@@ -298,6 +302,24 @@ mod tests {
         assert_eq!(exit_with("output-differs", SpecViolated, false, 0), 66);
         assert_eq!(exit_with("output-differs", StateChange, false, 1), 1);
         assert_eq!(exit_with("not-a-race", NotARace, false, 1), 66);
+    }
+
+    #[test]
+    fn a_signal_decides_the_exit_code_but_not_when_the_report_is_shown_again() {
+        let mut report = Report::new("vm", vec![]);
+        report.cut_short = Some(race::CutShort {
+            by: "SIGTERM".into(),
+            signal: Some(15),
+            ..Default::default()
+        });
+        for (shown_again, code) in [(false, 143), (true, 0)] {
+            let settings = Settings {
+                shown_again,
+                ..Settings::default()
+            };
+            let reporting = Reporting::prepare(settings).unwrap();
+            assert_eq!(reporting.exit_code(&report), code);
+        }
     }
 
     #[test]

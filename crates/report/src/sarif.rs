@@ -14,7 +14,7 @@ use crate::words::{
     access_words, between, earlier, executions, ordering, stack, thread_words, title, value_words,
     verdict_words,
 };
-use race::{Access, AccessKind, Frame, LockFinding, Race, Report, Standing, Verdict};
+use race::{Access, AccessKind, CutShort, Frame, LockFinding, Race, Report, Standing, Verdict};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -57,11 +57,14 @@ impl Writer<'_> {
         results.extend(locks.map(|finding| self.lock_result(finding)));
         let left_out = left_out + report.locks.len().saturating_sub(room);
 
-        let mut notes: Vec<Value> = report
-            .not_checked
-            .iter()
-            .map(|text| note(&format!("Not checked: {text}")))
-            .collect();
+        let cut_short = report.cut_short.iter().flat_map(CutShort::sentences);
+        let mut notes: Vec<Value> = cut_short.map(|text| note(&text)).collect();
+        notes.extend(
+            report
+                .not_checked
+                .iter()
+                .map(|text| note(&format!("Not checked: {text}"))),
+        );
         let unused = report.unused_suppressions.iter();
         notes.extend(unused.map(|one| note(&format!("Unused suppression: {one}"))));
         if left_out > 0 {

@@ -13,8 +13,8 @@ use crate::words::{
     title, value_words, verdict_words,
 };
 use race::{
-    Access, AccessKind, DifferenceKind, ErrorFinding, Frame, LockCall, LockFinding, Race, Report,
-    Site, Standing, Verdict,
+    Access, AccessKind, CutShort, DifferenceKind, ErrorFinding, Frame, LockCall, LockFinding, Race,
+    Report, Site, Standing, Verdict,
 };
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -540,6 +540,9 @@ impl<'a> Page<'a> {
                 ),
             };
             self.line(&format!("this is run {run}{hint}"));
+        }
+        for sentence in self.report.cut_short.iter().flat_map(CutShort::sentences) {
+            self.line(&plain(&sentence));
         }
         self.line("not checked:");
         for sentence in &self.report.not_checked {

@@ -196,3 +196,8 @@ pub fn end_like(status: crate::record::ProcessStatus) -> i32 {
         }
     }
 }
+
+/// A line on standard error. Nobody may be reading.
+pub fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}

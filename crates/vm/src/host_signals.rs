@@ -14,8 +14,9 @@
 
 use crate::context::{BREAK, Context};
 use crate::kernel::signal::SignalInfo;
-use crate::{Error, fault, host, layout};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::{Error, fault, host, interruption, layout, recorder};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 /// Notes not yet taken: a ring with one writer (the handler, which is never
 /// interrupted by another signal) and one reader (the vm).
@@ -32,8 +33,11 @@ const REQUEST: i32 = libc::SIGFPE;
 const REQUEST_CODE: i32 = -100;
 const REQUEST_VALUE: u64 = 0x6465_6164_6865_6174;
 
+/// Signals that ask a program to come to its end.
+pub const ENDING: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
+
 /// A vm that has not died so long after it was asked to is killed.
-const GRACE_SECONDS: i64 = 10;
+const GRACE_SECONDS: u64 = 10;
 
 /// Signals that were ignored when the process started, before the Rust
 /// run-time changed SIGPIPE.
@@ -136,8 +140,11 @@ pub fn break_slice(pc: u64) {
     }
 }
 
-extern "C" fn noting(_: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+extern "C" fn noting(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     note(info);
+    if ENDING.contains(&signal) {
+        interruption::has_reached();
+    }
     // SAFETY: the kernel passes a valid context.
     let pc = unsafe {
         (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize] as u64
@@ -175,39 +182,77 @@ pub fn take_request(info: *const libc::siginfo_t) -> bool {
             bytes.add(24).cast::<u64>().read_unaligned(),
         )
     };
-    if code != REQUEST_CODE || value != REQUEST_VALUE {
+    if ![REQUEST_CODE, libc::SI_TIMER].contains(&code) || value != REQUEST_VALUE {
         return false;
     }
     if !KILLED.swap(true, Ordering::SeqCst) {
-        // In case it waits for something that never comes. If there can be no
-        // timer, it has all the time it needs.
-        // SAFETY: out-parameters and structures on the stack.
-        unsafe {
-            let mut event: libc::sigevent = std::mem::zeroed();
-            event.sigev_notify = libc::SIGEV_SIGNAL;
-            event.sigev_signo = libc::SIGKILL;
-            let mut timer = 0i32;
-            let mut when: libc::itimerspec = std::mem::zeroed();
-            when.it_value.tv_sec = GRACE_SECONDS;
-            let clock = libc::CLOCK_MONOTONIC as u64;
-            let created = host::syscall(
-                libc::SYS_timer_create,
-                [
-                    clock,
-                    &raw const event as u64,
-                    &raw mut timer as u64,
-                    0,
-                    0,
-                    0,
-                ],
-            );
-            if created == 0 {
-                let when = &raw const when as u64;
-                host::syscall(libc::SYS_timer_settime, [timer as u64, 0, when, 0, 0, 0]);
-            }
-        }
+        // In case it waits for something that never comes.
+        send_later(libc::SIGKILL, Duration::from_secs(GRACE_SECONDS));
     }
     true
+}
+
+/// Sends this process a signal after a while, with the value of a request. For
+/// handlers as well: only system calls. If there can be no timer it does not
+/// come.
+fn send_later(signal: i32, after: Duration) {
+    // SAFETY: out-parameters and structures on the stack.
+    unsafe {
+        let mut event: libc::sigevent = std::mem::zeroed();
+        event.sigev_notify = libc::SIGEV_SIGNAL;
+        event.sigev_signo = signal;
+        event.sigev_value.sival_ptr = REQUEST_VALUE as *mut libc::c_void;
+        let mut timer = 0i32;
+        let mut when: libc::itimerspec = std::mem::zeroed();
+        when.it_value.tv_sec = after.as_secs() as i64;
+        when.it_value.tv_nsec = after.subsec_nanos().into();
+        let clock = libc::CLOCK_MONOTONIC as u64;
+        let created = host::syscall(
+            libc::SYS_timer_create,
+            [
+                clock,
+                &raw const event as u64,
+                &raw mut timer as u64,
+                0,
+                0,
+                0,
+            ],
+        );
+        if created == 0 {
+            let when = &raw const when as u64;
+            host::syscall(libc::SYS_timer_settime, [timer as u64, 0, when, 0, 0, 0]);
+        }
+    }
+}
+
+/// What ends the program when somebody asks for it from outside.
+static ENDS: AtomicBool = AtomicBool::new(false);
+static ASKED: AtomicI32 = AtomicI32::new(0);
+static ASKED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Whoever asks the program to end wants it to end.
+pub fn end_when_asked() {
+    ENDS.store(true, Ordering::SeqCst);
+}
+
+/// Somebody asks for it with this signal, which the program gets as well.
+pub fn ask_to_end(signal: i32) {
+    if !ENDS.load(Ordering::SeqCst) {
+        return;
+    }
+    let now = interruption::nanoseconds();
+    if ASKED.swap(signal, Ordering::SeqCst) == 0 {
+        ASKED_AT.store(now, Ordering::SeqCst);
+        send_later(REQUEST, recorder::LONG_LAST_WORDS);
+    } else if now - ASKED_AT.load(Ordering::SeqCst) >= interruption::TOGETHER.as_nanos() as u64 {
+        KILLED.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The signal it was asked with.
+pub fn asked_to_end() -> Option<i32> {
+    let signal = ASKED.load(Ordering::SeqCst);
+    (signal != 0).then_some(signal)
 }
 
 /// True if there are notes to take.
@@ -244,7 +289,7 @@ pub fn mirror(signal: i32, ignored: bool, flags: u64) {
     if !ours(signal) {
         return;
     }
-    if ignored {
+    if ignored && !(ENDS.load(Ordering::SeqCst) && ENDING.contains(&signal)) {
         // SAFETY: ignoring a signal.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     } else {

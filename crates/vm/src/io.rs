@@ -161,6 +161,7 @@ impl Io {
         };
         InputIndex {
             consumed: log.unwrap_or_default(),
+            waits: 0,
         }
     }
 

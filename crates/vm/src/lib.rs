@@ -13,6 +13,7 @@
 //! next switch.
 
 pub mod context;
+pub mod interruption;
 pub mod kernel;
 pub mod memory;
 pub mod observe;
@@ -39,6 +40,7 @@ mod layout;
 mod loader;
 mod machine;
 mod processor;
+mod recorder;
 mod session;
 pub mod snapshot;
 pub mod state;
@@ -72,6 +74,9 @@ pub enum Error {
     ProcessFailed,
     #[error(transparent)]
     Divergence(#[from] Box<Divergence>),
+    /// The work was over before it was done (`interruption`).
+    #[error("interrupted")]
+    Interrupted,
 }
 
 /// The program cannot be started.

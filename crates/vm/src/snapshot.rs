@@ -16,7 +16,7 @@ use crate::machine::Vm;
 use crate::record::Recording;
 use crate::schedule::{Choice, Script};
 use crate::space::{Backing, Mapping};
-use crate::{Error, host};
+use crate::{Error, host, interruption, recorder};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
@@ -56,7 +56,13 @@ pub enum CopyError {
     Silent(i32),
     #[error("the answer of a copy cannot be read: {0}")]
     Garbled(serde_json::Error),
+    /// The work was over before the copy was done (`interruption`).
+    #[error("interrupted")]
+    Interrupted,
 }
+
+/// What a copy ends with that was interrupted: no answer is to be had.
+const INTERRUPTED: i32 = 75;
 
 /// The streams of a recording could not be told apart.
 #[derive(Debug, thiserror::Error)]
@@ -76,19 +82,72 @@ pub struct Running<R> {
 }
 
 impl<R: DeserializeOwned> Running<R> {
-    /// Waits for the copy's answer.
-    pub fn join(mut self) -> Result<R, CopyError> {
+    /// Waits for the copy's answer; one that does not come soon after the work
+    /// is over is not waited for.
+    pub fn join(self) -> Result<R, CopyError> {
+        self.join_while(|_| {
+            interruption::over_for().is_none_or(|(_, ago)| ago < interruption::ANSWER)
+        })
+    }
+
+    /// The same for a process that records a program: the program is asked to
+    /// end first, so that its recording is whole.
+    pub fn join_recording(self) -> Result<R, CopyError> {
+        let mut ending = recorder::Ending::default();
+        let answer = self.join_while(|pid| ending.goes_on(pid));
+        interruption::forget_recording();
+        answer
+    }
+
+    fn join_while(mut self, mut waits: impl FnMut(i32) -> bool) -> Result<R, CopyError> {
         let mut text = Vec::new();
-        let read = self.answer.read_to_end(&mut text);
+        let read = loop {
+            match self.read_some(&mut text) {
+                Ok(Some(0)) => break Ok(()),
+                Ok(_) => {}
+                Err(error) => break Err(error),
+            }
+            if !waits(self.pid) {
+                // `drop` ends it.
+                return Err(CopyError::Interrupted);
+            }
+        };
         let status = reap(self.pid);
         self.pid = 0;
         if libc::WIFSIGNALED(status) {
             return Err(CopyError::Died(libc::WTERMSIG(status)));
         }
+        if libc::WEXITSTATUS(status) == INTERRUPTED && text.is_empty() {
+            return Err(CopyError::Interrupted);
+        }
         if read.is_err() || text.is_empty() {
             return Err(CopyError::Silent(libc::WEXITSTATUS(status)));
         }
         serde_json::from_slice(&text).map_err(CopyError::Garbled)
+    }
+
+    /// What the copy has sent by now, waiting a little for it; zero at the end.
+    fn read_some(&mut self, text: &mut Vec<u8>) -> io::Result<Option<usize>> {
+        /// So often whoever waits looks up.
+        const MILLISECONDS: i32 = 20;
+        let mut polled = libc::pollfd {
+            fd: self.answer.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: the structure lives through the call.
+        if unsafe { libc::poll(&raw mut polled, 1, MILLISECONDS) } <= 0 {
+            return Ok(None);
+        }
+        let mut part = [0; 65536];
+        match self.answer.read(&mut part) {
+            Ok(length) => {
+                text.extend_from_slice(&part[..length]);
+                Ok(Some(length))
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -157,11 +216,15 @@ impl Vm {
     }
 
     pub fn take_input_index(&mut self) -> InputIndex {
-        self.io.take_stream_log()
+        InputIndex {
+            waits: self.waits,
+            ..self.io.take_stream_log()
+        }
     }
 
     /// Copies of this replay match recorded inputs per stream.
     pub fn know_inputs(&mut self, index: Rc<InputIndex>) {
+        self.recorded_waits = Some(index.waits);
         self.io.know_streams(index);
     }
 
@@ -191,8 +254,7 @@ impl Vm {
         self.isolate_shared_memory(HashMap::new())?;
         self.become_copy(limits.instructions)
             .map_err(|error| io::Error::other(error.to_string()))?;
-        let result = body(self).map_err(|error| error.to_string());
-        serde_json::to_vec(&result).map_err(io::Error::other)
+        serde_json::to_vec(&sendable(body(self))?).map_err(io::Error::other)
     }
 
     /// The replay of a forked process goes on with shared memory of its own.
@@ -300,7 +362,15 @@ pub fn index_inputs(recording: &Recording) -> Result<InputIndex, IndexError> {
 pub fn isolated<R: Serialize>(
     body: impl FnOnce() -> Result<R, Error>,
 ) -> Result<Running<Result<R, String>>, CopyError> {
-    in_fork(|| body().map_err(|error| error.to_string()))
+    fork(|| serde_json::to_vec(&sendable(body())?).map_err(io::Error::other))
+}
+
+/// Errors travel as text; work that was interrupted has no answer at all.
+fn sendable<R>(result: Result<R, Error>) -> io::Result<Result<R, String>> {
+    match result {
+        Err(Error::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
+        other => Ok(other.map_err(|error| error.to_string())),
+    }
 }
 
 /// Like `isolated`, for work whose failures are the caller's own.
@@ -339,6 +409,7 @@ fn fork<R>(body: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<Running<R>, Cop
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
     let code = match body() {
         Ok(text) => i32::from(reply.write_all(&text).is_err()),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => INTERRUPTED,
         Err(_) => 1,
     };
     // SAFETY: ends the copy without running the parent's exit handlers.

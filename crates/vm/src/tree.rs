@@ -196,6 +196,7 @@ impl Tree {
         let byte = PROCESS_BYTES + i64::from(std::process::id());
         // Nobody else locks this byte. Without it the process is killed harder.
         let _ = lock(self.turn.as_raw_fd(), byte, libc::F_WRLCK);
+        crate::interruption::announce();
     }
 
     /// Process `pid`, another one, is alive and records.

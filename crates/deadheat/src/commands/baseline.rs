@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     };
     let changes = baseline.update(&report, update.forget);
     baseline.write(&update.file)?;
-    println!(
+    tell!(
         "{}: {} (added {}, changed {}, forgotten {})",
         update.file.display(),
         report::count(baseline.len() as u64, "race"),

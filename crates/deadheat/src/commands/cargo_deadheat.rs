@@ -12,12 +12,15 @@ use super::record::{self, ScheduleArguments};
 use super::run::{find_and_play, record_run};
 use crate::exploration::ExploreOptions;
 use crate::reporting::ReportOptions;
-use crate::temporary;
+use crate::{ending, temporary};
 use report::{Store, Stream};
 use std::ffi::{OsStr, OsString};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+use vm::interruption;
 
 /// Run a Rust package's tests or program under deadheat, with one report
 ///
@@ -145,7 +148,8 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     if std::env::var_os("CARGO_PROFILE_RELEASE_DEBUG").is_none() {
         command.env("CARGO_PROFILE_RELEASE_DEBUG", "2");
     }
-    let status = command.status().map_err(|error| {
+    interruption::be_patient();
+    let status = run_cargo(&mut command).map_err(|error| {
         failed(format!(
             "cannot run cargo: {error}; cargo deadheat needs a Rust toolchain"
         ))
@@ -160,7 +164,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let Some(mut report) = detect::merge(reports) else {
         // Cargo has said why, or there is nothing to run.
         if code == 0 {
-            eprintln!("deadheat: cargo {} ran no program", arguments.action);
+            say!("deadheat: cargo {} ran no program", arguments.action);
         }
         return Ok(code);
     };
@@ -179,7 +183,50 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
             "inputs and schedules other than those of the one run of each of {binaries} binaries"
         ));
     }
-    Ok(reporting.finish(report)?)
+    let again = format!("cargo deadheat {}", arguments.action);
+    ending::finish(reporting, report, Some(again))
+}
+
+/// When the end was asked for, reports of runners are waited for as long as this.
+const RUNNERS: Duration = Duration::from_millis(1_500);
+
+/// Runs cargo to its end. When the end is asked for cargo dies of the signal, and
+/// its runners make their reports of what they know.
+fn run_cargo(command: &mut Command) -> std::io::Result<ExitStatus> {
+    const STEP: Duration = Duration::from_millis(10);
+    // Cargo and its runners hold the other end while they run.
+    let (ended, held) = std::io::pipe()?;
+    // SAFETY: clears the flags of a descriptor of ours.
+    unsafe { libc::fcntl(held.as_raw_fd(), libc::F_SETFD, 0) };
+    let mut cargo = command.spawn()?;
+    drop(held);
+    let mut told = false;
+    let status = loop {
+        if let Some(status) = cargo.try_wait()? {
+            break status;
+        }
+        if let (Some(signal), false) = (interruption::signal(), told) {
+            told = true;
+            // SAFETY: our own child, not yet waited for.
+            unsafe { libc::kill(cargo.id() as i32, signal) };
+        }
+        std::thread::sleep(STEP);
+    };
+    while let Some((_, ago)) = interruption::asked()
+        && let Some(left) = RUNNERS.checked_sub(ago)
+    {
+        let mut polled = libc::pollfd {
+            fd: ended.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: the structure lives through the call.
+        let answer = unsafe { libc::poll(&raw mut polled, 1, left.as_millis() as i32) };
+        if answer > 0 {
+            break;
+        }
+    }
+    Ok(status)
 }
 
 /// The reports that runners left, in the order in which they ended.
@@ -195,7 +242,7 @@ fn collected(folder: &Path) -> Vec<race::Report> {
     for file in files {
         match report::read(&file) {
             Ok(report) => reports.push(report),
-            Err(error) => eprintln!("deadheat: {error}"),
+            Err(error) => say!("deadheat: {error}"),
         }
     }
     reports
@@ -203,6 +250,11 @@ fn collected(folder: &Path) -> Vec<race::Report> {
 
 /// Cargo calls this for every binary.
 pub fn run_one(arguments: &RunnerArguments) -> Result<i32, Failure> {
+    interruption::be_patient();
+    let _budget = arguments.explore.begin_budget();
+    // Cargo dies of the signal that asks for the end; this is told so.
+    // SAFETY: a request about this process.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
     let program = record::program(&arguments.command)?;
     let words: Vec<String> = arguments
         .command

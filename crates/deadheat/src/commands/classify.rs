@@ -5,10 +5,12 @@ use super::Failure;
 use crate::exploration::{self, ExploreOptions};
 use crate::inputs;
 use crate::orders::{self, Effort};
-use crate::phase;
 use crate::reporting::ReportOptions;
+use crate::{ending, phase};
+use race::Report;
 use report::Stream;
 use std::path::PathBuf;
+use vm::interruption;
 
 /// Find the races of recordings and say what each can do
 #[derive(clap::Args)]
@@ -62,7 +64,9 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    interruption::be_patient();
     let reporting = arguments.report.prepare(Stream::Stdout)?;
+    let _budget = arguments.explore.begin_budget();
     let effort = if arguments.all_instances {
         Effort::all()
     } else {
@@ -80,12 +84,17 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         let recorded = vm::record::Recording::open(recording)?;
         arguments.explore.verify(&explore::program_of(&recorded))?;
     }
+    let mut inputs_left = 0;
     if let Some(first) = arguments.recordings.first() {
         let mut all = Vec::new();
         for path in &arguments.input {
             all.extend(inputs::read(path)?);
         }
         for (number, input) in (1..).zip(&all) {
+            if interruption::is_over() {
+                inputs_left += 1;
+                continue;
+            }
             let label = format!("recording input {number} of {}", all.len());
             recordings.push(phase::counting(&label, None, || {
                 inputs::record(first, input)
@@ -93,19 +102,32 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         }
     }
     let mut reports = Vec::new();
-    for recording in &recordings {
-        let mut report =
-            phase::detecting(recording, || detect::detect_tree(recording, &options, None))?;
-        orders::play(&mut report, recording, effort)?;
-        exploration::classify(
+    for (number, recording) in recordings.iter().enumerate() {
+        if interruption::is_over() {
+            let left = (recordings.len() - number) as u64;
+            let mut rest = Report::new("vm", Vec::new());
+            rest.leave(report::count(left, "recording"));
+            reports.push(rest);
+            break;
+        }
+        let found = ending::finding(|| {
+            phase::detecting(recording, || detect::detect_tree(recording, &options, None))
+        });
+        let mut report = found?;
+        exploration::play_and_classify(
             &mut report,
             recording,
+            effort,
             &arguments.explore,
             arguments.schedules,
             Some(&options),
         )?;
         reports.push(report);
     }
-    let report = detect::merge(reports).ok_or_else(|| Failure::usage("no recording given"))?;
-    Ok(reporting.finish(report)?)
+    let mut report = detect::merge(reports).ok_or_else(|| Failure::usage("no recording given"))?;
+    if inputs_left > 0 {
+        report.leave(report::count(inputs_left, "other input"));
+    }
+    let given = arguments.recordings.iter().map(PathBuf::as_path);
+    ending::finish(reporting, report, ending::classify_again_in(given))
 }

@@ -1,10 +1,11 @@
 //! `deadheat detect`: finds the races of a recording.
 
 use super::Failure;
-use crate::phase;
 use crate::reporting::ReportOptions;
+use crate::{ending, phase};
 use report::Stream;
 use std::path::PathBuf;
+use vm::interruption;
 
 /// Find the data races of a recording
 #[derive(clap::Args)]
@@ -73,10 +74,14 @@ impl OrderArguments {
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    interruption::be_patient();
     let reporting = arguments.report.prepare(Stream::Stdout)?;
     let recording = &arguments.recording;
-    let report = phase::detecting(recording, || {
-        detect::detect_tree(recording, &arguments.order.options(), None)
+    let report = ending::finding(|| {
+        phase::detecting(recording, || {
+            detect::detect_tree(recording, &arguments.order.options(), None)
+        })
     })?;
-    Ok(reporting.finish(report)?)
+    let go_on = format!("deadheat detect {}", recording.display());
+    ending::finish(reporting, report, Some(go_on))
 }

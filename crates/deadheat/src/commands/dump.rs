@@ -22,8 +22,14 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let recording = Recording::open(&arguments.recording)?;
+    if report::is_closed(report::Stream::Stdout) {
+        return Err(Failure::own(
+            "cannot write the dump: standard output is closed",
+        ));
+    }
     let mut out = BufWriter::new(io::stdout().lock());
-    match dump(&recording, arguments.bytes, &mut out) {
+    let told = dump(&recording, arguments.bytes, &mut out);
+    match told.and_then(|()| Ok(out.flush()?)) {
         Ok(()) => Ok(0),
         Err(Trouble::Recording(error)) => Err(error.into()),
         // Whoever reads the dump has seen enough.

@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         .map_err(|error| fail(&script, error))?;
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))
         .map_err(|error| fail(&script, error))?;
-    println!(
+    tell!(
         "{} runs evidence {} again; exit code 66 says that it is still there, 0 that it is gone",
         script.display(),
         arguments.evidence

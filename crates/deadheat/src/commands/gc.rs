@@ -30,9 +30,9 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let collected =
         Store::open(&arguments.store.store)?.collect(arguments.keep, arguments.dry_run)?;
     for path in &collected.recordings {
-        println!("{}", path.display());
+        tell!("{}", path.display());
     }
-    println!(
+    tell!(
         "{} {} ({:.1} MB) and the details of {}",
         if arguments.dry_run {
             "would drop"

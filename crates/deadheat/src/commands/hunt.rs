@@ -16,6 +16,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use vm::interruption;
 
 /// Run a test under many schedules until it fails, and say why it did
 #[derive(clap::Args)]
@@ -30,6 +31,10 @@ pub struct Arguments {
     /// How long to look for a failure; making its schedule small comes on top
     #[arg(long, default_value_t = 60.0, value_name = "SECONDS")]
     time: f64,
+    /// Come to an end after this many seconds, whatever is under way: what was
+    /// found until then is told, its schedule perhaps not made small
+    #[arg(long, value_name = "SECONDS")]
+    budget: Option<u64>,
     /// Go on until so many runs have failed; failures of different kinds are
     /// told apart
     #[arg(long, default_value_t = 1, value_name = "N",
@@ -88,6 +93,7 @@ struct Native {
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    interruption::be_patient();
     let program = record::program(&arguments.command)?;
     if !arguments.time.is_finite() || arguments.time <= 0.0 {
         return Err(Failure::usage("--time wants a number of seconds above 0"));
@@ -98,7 +104,8 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         return Err(vm::record::RecordError::Exists(output.clone()).into());
     }
     let scratch = crate::temporary::folder()?;
-    hunt::be_patient();
+    let time = arguments.budget.map(Duration::from_secs);
+    let _budget = time.map(interruption::Budget::of);
     let native = native(arguments);
     let defaults = Settings::default();
     let settings = Settings {
@@ -137,6 +144,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     } else {
         story(&words, &found, native)
     };
+    interruption::reporting();
     report::print_text(&text, Stream::Stdout).map_err(|error| Failure {
         code: race::exit_code::FAILURE,
         message: format!("cannot print: {error}"),
@@ -208,6 +216,9 @@ fn native(arguments: &Arguments) -> Option<Native> {
     }
     let mut native = Native { runs: 0, failed: 0 };
     for _ in 0..arguments.native_runs {
+        if interruption::is_over() {
+            break;
+        }
         let mut command = Command::new(&arguments.command[0]);
         command
             .args(&arguments.command[1..])
@@ -227,7 +238,7 @@ fn native(arguments: &Arguments) -> Option<Native> {
         let status = loop {
             match child.try_wait() {
                 Ok(Some(status)) => break Some(status),
-                Ok(None) if begun.elapsed() < PATIENCE => {
+                Ok(None) if begun.elapsed() < PATIENCE && !interruption::is_over() => {
                     std::thread::sleep(Duration::from_micros(500));
                 }
                 _ => {
@@ -430,7 +441,17 @@ fn story(words: &[String], hunt: &Hunt, native: Option<Native>) -> String {
         );
     }
     if coverage.interrupted {
-        let _ = writeln!(text, "the hunt was interrupted");
+        let _ = writeln!(
+            text,
+            "the hunt was ended before it was done{}; go on with other schedules: \
+             `deadheat hunt --seed {} -- {}`",
+            match hunt.found.iter().any(|found| !found.minimal) {
+                true => " (left: the smallest schedules)",
+                false => "",
+            },
+            coverage.runs + 1,
+            words.join(" ")
+        );
     }
     if let Some(native) = native {
         let _ = writeln!(

@@ -7,7 +7,7 @@ use super::sample::duration;
 use crate::candidates::{self, Outcome, Search};
 use crate::exploration::{self, ExploreOptions};
 use crate::reporting::ReportOptions;
-use crate::{orders, phase};
+use crate::{ending, orders, phase};
 use detect::import;
 use detect::steer::Fate;
 use race::{Race, Report};
@@ -15,6 +15,7 @@ use report::Stream;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+use vm::interruption;
 
 /// Read the report of another detector and find its races in recordings
 #[derive(clap::Args)]
@@ -61,7 +62,9 @@ pub struct Arguments {
 const LARGEST: u64 = 256 << 20;
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    interruption::be_patient();
     let reporting = arguments.report.prepare(Stream::Stdout)?;
+    let _budget = arguments.explore.begin_budget();
     let name = arguments.file.display();
     let bytes = folder::read_named(&arguments.file, LARGEST)
         .map_err(|error| Failure::usage(format!("cannot read {name}: {error}")))?;
@@ -95,7 +98,10 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
             false => format!("named in {name}"),
         });
     });
-    Ok(reporting.finish(report)?)
+    let again = format!("deadheat import {name}");
+    let names = report.recordings.clone();
+    let kept = ending::classify_again(names.iter().map(String::as_str));
+    ending::finish(reporting, report, Some(kept.unwrap_or(again)))
 }
 
 impl Arguments {
@@ -110,9 +116,15 @@ fn in_recordings(arguments: &Arguments, candidates: &[Race]) -> Result<Outcome, 
     let mut outcome = Outcome::default();
     let mut left: Vec<usize> = (0..candidates.len()).collect();
     for recording in &arguments.recording {
+        if interruption::is_over() {
+            outcome.leave(format!("looking in {}", recording.display()));
+            continue;
+        }
         outcome.runs += 1;
-        let mut found = phase::detecting(recording, || {
-            detect::detect(recording, &detect::Options::default())
+        let mut found = ending::finding(|| {
+            phase::detecting(recording, || {
+                detect::detect(recording, &detect::Options::default())
+            })
         })?;
         let mut kept: Vec<Race> = Vec::new();
         left.retain(|index| {
@@ -128,10 +140,16 @@ fn in_recordings(arguments: &Arguments, candidates: &[Race]) -> Result<Outcome, 
         });
         found.races = kept;
         if arguments.then_classify {
-            orders::play(&mut found, recording, orders::Effort::default())?;
-            let schedules = exploration::SCHEDULES;
-            exploration::classify(&mut found, recording, &arguments.explore, schedules, None)?;
+            exploration::play_and_classify(
+                &mut found,
+                recording,
+                orders::Effort::default(),
+                &arguments.explore,
+                exploration::SCHEDULES,
+                None,
+            )?;
         }
+        outcome.leave_all(found.cut_short.take());
         outcome.seen.append(&mut found.races);
         outcome.recordings.append(&mut found.recordings);
     }

@@ -86,7 +86,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     };
     Store::create(&arguments.run.store.store)?.mark(&race.fingerprint, &mark)?;
     let [one, two] = report::between(race);
-    println!(
+    tell!(
         "race {} ({one} / {two}) is marked {state}",
         race.fingerprint
     );

@@ -22,7 +22,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         packed += files.pack()?;
         all += files.list().len();
     }
-    println!(
+    tell!(
         "{packed} files copied into {}; {all} in all",
         arguments.recording.display()
     );

@@ -1,6 +1,7 @@
 //! `deadheat record`: runs a program and writes a recording.
 
 use super::{Failure, end_like};
+use crate::ending;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use vm::record::{Manifest, Recording};
@@ -131,7 +132,17 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let find: vm::guard::FindAllocators = explore::guarded_functions;
     let policy = schedule.policy.build(schedule.seed, schedule.quantum);
     let mut vm = Vm::record_under(&recording, &program, schedule.seed, policy, Some(find))?;
-    match vm.run(None)? {
+    vm.end_when_asked();
+    let stop = vm.run(None)?;
+    if let Some(signal) = vm.was_ended_by() {
+        say!(
+            "deadheat: the program did not end of {} by itself, so it was ended; the recording is whole up \
+             to there",
+            ending::name(signal)
+        );
+        return Ok(128 + signal);
+    }
+    match stop {
         Stop::Ended(status) => Ok(end_like(status)),
         _ => Ok(race::exit_code::FAILURE),
     }

@@ -44,6 +44,9 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let mut until = arguments.until;
+    if !arguments.race.wants_gdb() {
+        vm::interruption::be_patient();
+    }
     if let Some(number) = arguments.evidence {
         if arguments.race.wants_gdb() {
             return race::evidence(&arguments.recording, number, &arguments.race);
@@ -72,16 +75,16 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     match vm.run(until)? {
         Stop::Ended(status) => {
             if let Some(until) = until {
-                eprintln!("deadheat: the program ends before {until}");
+                say!("deadheat: the program ends before {until}");
             }
             Ok(end_like(status))
         }
         Stop::Reached(moment) => {
-            show(&vm, moment);
+            show(&vm, moment)?;
             Ok(0)
         }
         Stop::RecordingEnds | Stop::Stuck { .. } | Stop::Limit => {
-            eprintln!(
+            say!(
                 "deadheat: the recording ends here, before the program did (the recording deadheat was killed)"
             );
             Ok(::race::exit_code::FAILURE)
@@ -90,9 +93,9 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
 }
 
 /// Thread, stack, registers and source line at a moment.
-fn show(vm: &Vm, moment: Moment) {
+fn show(vm: &Vm, moment: Moment) -> Result<(), Failure> {
     let Some(regs) = vm.registers(moment.thread) else {
-        return;
+        return Ok(());
     };
     let mut modules = ModuleMap::new();
     for (range, mapping) in vm.space.mappings() {
@@ -113,9 +116,10 @@ fn show(vm: &Vm, moment: Moment) {
             String::from_utf8_lossy(&bytes).into_owned()
         })
         .unwrap_or_default();
-    println!(
+    tell!(
         "thread {} \"{name}\" after {} instructions",
-        moment.thread, moment.count
+        moment.thread,
+        moment.count
     );
     let machine = symbols::Registers {
         general: regs.gpr,
@@ -135,11 +139,11 @@ fn show(vm: &Vm, moment: Moment) {
                 (_, _, Some(module), Some(offset)) => format!("{module}+{offset:#x}"),
                 _ => format!("{pc:#x}"),
             };
-            println!("  #{number:<2} {function}  {place}");
+            tell!("  #{number:<2} {function}  {place}");
             number += 1;
         }
     }
-    println!("  rip {:016x}  flags {:x}", regs.rip, regs.rflags);
+    tell!("  rip {:016x}  flags {:x}", regs.rip, regs.rflags);
     for row in 0..4 {
         let cells: Vec<String> = (0..4)
             .map(|column| {
@@ -147,6 +151,7 @@ fn show(vm: &Vm, moment: Moment) {
                 format!("{:>3} {:016x}", reg::NAMES[register], regs.gpr[register])
             })
             .collect();
-        println!("  {}", cells.join("  "));
+        tell!("  {}", cells.join("  "));
     }
+    Ok(())
 }

@@ -2,9 +2,9 @@
 
 use super::Failure;
 use super::record::{self, ScheduleArguments};
+use crate::ending;
 use crate::exploration::{self, ExploreOptions};
 use crate::inputs::{self, Input};
-use crate::interrupts::Spared;
 use crate::orders;
 use crate::phase;
 use crate::reporting::ReportOptions;
@@ -14,7 +14,7 @@ use report::Stream;
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use vm::{Program, ScheduleChoice, Vm};
+use vm::{Program, ScheduleChoice, Vm, interruption};
 
 /// Run a program, find its data races and report them
 #[derive(clap::Args)]
@@ -87,9 +87,7 @@ pub fn record_run(
         })
         .transpose()?;
     let recording = record::create(directory, program, schedule, None)?;
-    let spared = Spared::begin();
-    let (code, look) = detect::in_child(|| -> Result<(i32, Option<FirstLook>), Failure> {
-        spared.restore();
+    let recorded = detect::in_recorder(|| -> Result<(i32, Option<FirstLook>), Failure> {
         if silent {
             detect::silence_output();
         }
@@ -104,9 +102,16 @@ pub fn record_run(
         let stop = vm.run(None)?;
         let code = detect::exit_code(stop).unwrap_or(race::exit_code::FAILURE);
         Ok((code, FirstLook::end(&mut vm, stop)))
-    })
-    .map_err(detect::Error::from)?;
-    Ok(Recorded { code, look })
+    });
+    match recorded {
+        Ok((code, look)) => Ok(Recorded { code, look }),
+        // It had to be killed; what it did until then is on disk.
+        Err(_) if interruption::is_over() => Ok(Recorded {
+            code: 128 + libc::SIGKILL,
+            look: None,
+        }),
+        Err(error) => Err(detect::Error::from(error).into()),
+    }
 }
 
 /// Teams of other sizes in later runs: where an array is cut into shares
@@ -128,9 +133,11 @@ pub fn with_threads(program: &Program, number: u64) -> Program {
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    interruption::be_patient();
     let program = record::program(&arguments.command)?;
     arguments.explore.verify(&program.path)?;
     let reporting = arguments.report.prepare(Stream::Stderr)?;
+    let _budget = arguments.explore.begin_budget();
     let words: Vec<String> = arguments
         .command
         .iter()
@@ -142,7 +149,12 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         inputs.extend(inputs::read(path)?);
     }
     let runs = (inputs.len() as u64).saturating_mul(arguments.schedules);
+    let (mut left, mut kept) = (0, Vec::new());
     for number in 0..runs {
+        if interruption::is_over() {
+            left = runs - number;
+            break;
+        }
         let input = &inputs[(number / arguments.schedules) as usize];
         let stdin = input.stdin.as_deref();
         let program = match &input.arguments {
@@ -184,7 +196,9 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
             let _ = std::fs::remove_dir_all(&directory);
         }
         let mut report = result?;
-        if temporary {
+        if !temporary {
+            kept.push(directory);
+        } else {
             report.recordings.clear();
             for race in &mut report.races {
                 race.replay.clear();
@@ -192,8 +206,17 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         }
         reports.push(report);
     }
-    let report = detect::merge(reports).ok_or_else(|| Failure::usage("no schedule was run"))?;
-    Ok(reporting.finish(report)?)
+    let report = detect::merge(reports);
+    let mut report = report.unwrap_or_else(|| race::Report::new("vm", words.clone()));
+    if report.program.is_empty() {
+        report.program.clone_from(&words);
+    }
+    if left > 0 {
+        report.leave(format!("{left} of {}", report::count(runs, "run")));
+    }
+    let keeping = || format!("deadheat run --output DIR -- {}", words.join(" "));
+    let go_on = ending::classify_again_in(kept.iter().map(PathBuf::as_path));
+    ending::finish(reporting, report, Some(go_on.unwrap_or_else(keeping)))
 }
 
 /// The races of a recording, with both orders of each played and followed as
@@ -204,17 +227,26 @@ pub fn find_and_play(
     options: &detect::Options,
     look: Option<FirstLook>,
 ) -> Result<race::Report, Failure> {
-    let mut report = phase::detecting(directory, || detect::detect_tree(directory, options, look))?;
-    let Some(explore) = explore else {
+    let found = ending::finding(|| {
+        phase::detecting(directory, || detect::detect_tree(directory, options, look))
+            .map_err(Failure::from)
+    });
+    let Some(mut report) = ending::unless_over(found)? else {
+        let mut report = race::Report::new("vm", Vec::new());
+        report.leave("all races: nothing was looked for".into());
         return Ok(report);
     };
-    orders::play(&mut report, directory, orders::Effort::default())?;
-    exploration::classify(
-        &mut report,
-        directory,
-        explore,
-        exploration::SCHEDULES,
-        Some(options),
-    )?;
+    if let Some(explore) = explore {
+        let effort = orders::Effort::default();
+        let schedules = exploration::SCHEDULES;
+        exploration::play_and_classify(
+            &mut report,
+            directory,
+            effort,
+            explore,
+            schedules,
+            Some(options),
+        )?;
+    }
     Ok(report)
 }

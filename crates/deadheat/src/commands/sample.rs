@@ -4,6 +4,7 @@
 use super::Failure;
 use super::record::ScheduleArguments;
 use crate::candidates::{self, Search};
+use crate::ending;
 use crate::exploration::ExploreOptions;
 use crate::reporting::ReportOptions;
 use clap::Args;
@@ -14,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use vm::Program;
+use vm::{Program, interruption};
 
 /// Sample a running or new process for races, with little overhead
 ///
@@ -147,19 +148,24 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         }
     });
     if show {
-        eprint!("\r\x1b[K");
+        // A line that does not show is no reason to stop.
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
     let mut report = finished?.report;
     if let Some(origin) = origin
         && !report.races.is_empty()
     {
-        for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            // SAFETY: the default action; Ctrl-C ends the analysis from here on.
-            unsafe { libc::signal(signal, libc::SIG_DFL) };
-        }
+        // SAFETY: the default action.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+        // Ctrl-C has ended the sampling, if anything; from here on it ends the
+        // analysis.
+        interruption::be_patient();
+        interruption::listen();
+        let _budget = arguments.explore.begin_budget();
         classify(arguments, &origin, &mut report, &reporting)?;
     }
-    Ok(reporting.finish(report)?)
+    let go_on = ending::classify_again(report.recordings.clone().iter().map(String::as_str));
+    ending::finish(reporting, report, go_on)
 }
 
 /// What to run under the vm.
@@ -237,7 +243,7 @@ fn classify(
             Some(folder) => folder.display().to_string(),
             None => "/".to_string(),
         };
-        eprintln!(
+        say!(
             "deadheat: to see what the races can do, a second copy of process {pid} is started under \
              the vm, beside it: `{}` with its environment, in {folder}; process {pid} itself is left \
              alone from here on",
@@ -316,7 +322,9 @@ fn special_variables(arguments: &Arguments) -> Result<Vec<Pattern>, Failure> {
 
 fn print_status(status: &Status) {
     let phase = if status.sweeping { ", learning" } else { "" };
-    eprint!(
+    // A status line that cannot be shown is no failure.
+    let _ = write!(
+        std::io::stderr(),
         "\r\x1b[K{:.0} samples/s, overhead {:.1} %, {} of {} sites live{phase}, {} sampled, {} samples, {} races, {} s",
         status.rate,
         status.overhead * 100.0,
@@ -327,8 +335,6 @@ fn print_status(status: &Status) {
         status.races,
         status.elapsed.as_secs(),
     );
-    // A status line that cannot be shown is no failure.
-    let _ = std::io::stderr().flush();
 }
 
 fn percent(text: &str) -> Result<f64, String> {

@@ -2,6 +2,7 @@
 //! or with one more?
 
 use super::Failure;
+use crate::ending;
 use crate::exploration::{self, ExploreOptions};
 use hunt::whatif::{self, Answer, Change, Lines, Settings, Tried};
 use race::{Race, Report};
@@ -11,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::str::FromStr;
+use vm::interruption;
 use vm::record::Recording;
 
 /// Ask what a recorded program would do without a lock, or with one more
@@ -71,21 +73,32 @@ impl FromStr for Place {
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
+    interruption::be_patient();
     let recording = Recording::open(&arguments.recording)?;
     let (change, lines) = match (&arguments.remove_sync, &arguments.add_lock) {
         (Some(Place(lines)), _) => (Change::RemoveSync(lines.clone()), lines),
         (None, Some(Place(lines))) => (Change::AddLock(lines.clone()), lines),
         (None, None) => return Err(Failure::usage("give --remove-sync or --add-lock")),
     };
+    let _budget = arguments.explore.begin_budget();
     let folder = crate::temporary::folder()?;
     let settings = Settings {
         runs: arguments.runs,
         seed: arguments.seed,
         jobs: std::thread::available_parallelism().map_or(1, usize::from),
     };
-    let result = whatif::ask(&recording, &change, settings, &folder)
-        .map_err(Failure::from)
+    let answer = whatif::ask(&recording, &change, settings, &folder).map_err(Failure::from);
+    let result = ending::unless_over(answer)
+        .map(|answer| {
+            answer.unwrap_or_else(|| Answer {
+                left: settings.runs,
+                ..Answer::default()
+            })
+        })
         .and_then(|answer| {
+            if interruption::is_over() && (answer.changed.is_empty() || answer.control.is_empty()) {
+                return Ok(nothing(&answer, lines));
+            }
             if answer.changed.is_empty() || answer.control.is_empty() {
                 let why = answer.lost.first().cloned().unwrap_or_default();
                 return Err(Failure::usage(format!("no run could be made: {why}")));
@@ -101,6 +114,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     } else {
         told.text
     };
+    interruption::reporting();
     report::print_text(&text, Stream::Stdout).map_err(|error| Failure {
         code: race::exit_code::FAILURE,
         message: format!("cannot print: {error}"),
@@ -112,6 +126,26 @@ struct Told {
     harm: bool,
     text: String,
     json: Value,
+}
+
+/// It was ended before there was anything to compare.
+fn nothing(answer: &Answer, lines: &Lines) -> Told {
+    let place = format!("{}:{}", lines.file, lines.lines.start);
+    let mut text = format!("nothing is known about the lock at {place}\n");
+    lost(&mut text, answer);
+    let json = json!({
+        "schema": 1,
+        "tool": "whatif",
+        "place": place,
+        "runs": 0,
+        "lost": answer.lost,
+        "runs_left": answer.left,
+    });
+    Told {
+        harm: false,
+        text,
+        json,
+    }
 }
 
 /// Every race of these runs once, by fingerprint.
@@ -232,6 +266,7 @@ fn removed(answer: &Answer, lines: &Lines, arguments: &Arguments) -> Result<Told
         "failures": failures,
         "races_with_lock": usual.len(),
         "lost": answer.lost,
+        "runs_left": answer.left,
     });
     Ok(Told { harm, text, json })
 }
@@ -303,11 +338,16 @@ fn added(answer: &Answer, lines: &Lines) -> Result<Told, Failure> {
         "failed_without": before,
         "failed_with": after,
         "lost": answer.lost,
+        "runs_left": answer.left,
     });
     Ok(Told { harm, text, json })
 }
 
 fn lost(text: &mut String, answer: &Answer) {
+    if answer.left > 0 {
+        let runs = report::count(answer.left, "run");
+        let _ = writeln!(text, "  left, because it was ended before: {runs} each way");
+    }
     if let Some(why) = answer.lost.first() {
         let _ = writeln!(
             text,

@@ -7,7 +7,8 @@ use crate::words::{
     stack, thread_words, title, value_words, verdict_words,
 };
 use race::{
-    Access, DifferenceKind, EventKind, Fingerprint, Frame, Race, Report, Standing, Verdict,
+    Access, CutShort, DifferenceKind, EventKind, Fingerprint, Frame, Race, Report, Standing,
+    Verdict,
 };
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -68,6 +69,12 @@ pub fn build(report: &Report, histories: &HashMap<Fingerprint, Vec<Sighting>>) -
         .into_iter()
         .map(|(run, date)| (run.to_string(), date.into()))
         .collect();
+    let mut not_checked: Vec<String> = report
+        .cut_short
+        .iter()
+        .flat_map(CutShort::sentences)
+        .collect();
+    not_checked.extend(report.not_checked.iter().cloned());
     json!({
         "tool": plain(&report.tool),
         "program": each(&report.program),
@@ -76,7 +83,7 @@ pub fn build(report: &Report, histories: &HashMap<Fingerprint, Vec<Sighting>>) -
         "started": report.started,
         "exit": report.exit,
         "recordings": each(&report.recordings),
-        "notChecked": each(&report.not_checked),
+        "notChecked": each(&not_checked),
         "unused": each(&report.unused_suppressions),
         "locks": locks,
         "verdicts": Verdict::REPORT_ORDER.map(|verdict| json!({

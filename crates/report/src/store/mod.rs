@@ -561,6 +561,7 @@ fn head(report: &Report) -> Report {
         locks: report.locks.clone(),
         errors: report.errors.clone(),
         not_checked: report.not_checked.clone(),
+        cut_short: report.cut_short.clone(),
         unused_suppressions: report.unused_suppressions.clone(),
         exit: report.exit,
     }

@@ -27,6 +27,9 @@ pub struct Consumed {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputIndex {
     pub consumed: Vec<Consumed>,
+    /// How often every thread waited and time had to pass.
+    #[serde(default)]
+    pub waits: u64,
 }
 
 /// Answers longer than this are not kept for a second asking.

@@ -180,6 +180,10 @@ pub struct Vm {
     reborn: bool,
     /// The slice under way was cut short by a signal.
     cut: bool,
+    /// How often every thread waited and time had to pass, and how often that
+    /// was so in the whole recorded run, if that is known.
+    pub(crate) waits: u64,
+    pub(crate) recorded_waits: Option<u64>,
     /// Host time of the last flush of the recording.
     flushed_at: u64,
     /// Host time at which calls that cannot be polled for were last tried.
@@ -254,6 +258,8 @@ impl Vm {
             one_thread: false,
             reborn: false,
             cut: false,
+            waits: 0,
+            recorded_waits: None,
             flushed_at: 0,
             retried_at: 0,
         };
@@ -349,6 +355,12 @@ impl Vm {
         if self.reserve == 0 {
             return false;
         }
+        if self.is_interrupted() {
+            // Nobody goes on from here: what is left of the slice is dropped.
+            self.granted -= self.remaining();
+            self.set_remaining(0);
+            return false;
+        }
         self.drain_ring();
         let chunk = self.reserve.min(self.sample);
         self.reserve -= chunk;
@@ -432,7 +444,7 @@ impl Vm {
             Ok(_) => 0,
             Err(error) => {
                 if !matches!(error, Error::ProcessFailed) {
-                    eprintln!("deadheat: process {number}: {error}");
+                    host::say(&format!("deadheat: process {number}: {error}"));
                 }
                 race::exit_code::FAILURE
             }
@@ -481,6 +493,9 @@ impl Vm {
                 self.finish(status)?;
                 return Ok(Stop::Ended(status));
             }
+            if self.is_interrupted() {
+                return Err(Error::Interrupted);
+            }
             self.depart()?;
             let until = until.filter(|_| self.is_asked_for());
             if let Some(until) = until
@@ -502,6 +517,7 @@ impl Vm {
                 None => match self.next_slice()? {
                     Some(choice) => self.begin_slice(choice),
                     None if self.ended.is_some() => continue,
+                    None if self.has_waited_enough() => return Ok(Stop::Limit),
                     None if self.copy.is_some() || self.stops_when_stuck => {
                         return Ok(self.stuck());
                     }
@@ -544,6 +560,11 @@ impl Vm {
                 self.finish_slice(slice, end)?;
             }
         }
+    }
+
+    /// A program that is recorded, or just run, is ended in other ways.
+    fn is_interrupted(&self) -> bool {
+        !self.io.is_live() && crate::interruption::is_over()
     }
 
     /// Moments given from outside are this process's.

@@ -3,7 +3,8 @@
 
 use super::slices::ROUNDS_OF_WAITING;
 use super::{Pace, Vm};
-use crate::record::Step;
+use crate::kernel::signal::SignalInfo;
+use crate::record::{ProcessStatus, Step};
 use crate::thread::{State, Thread, WaitOn};
 use crate::{Error, host_signals, kernel};
 use std::io::Write;
@@ -21,6 +22,7 @@ const PATIENCE: u64 = 2_000_000_000;
 impl Vm {
     fn let_time_pass(&mut self, nanoseconds: u64) -> Result<(), Error> {
         self.clock.jumped += nanoseconds;
+        self.waits += 1;
         self.note(Step::Advance(nanoseconds))
     }
 
@@ -30,7 +32,7 @@ impl Vm {
         loop {
             self.take_outside_signals()?;
             self.expire_timers()?;
-            if self.ended.is_some() {
+            if self.ended.is_some() || self.has_waited_enough() {
                 return Ok(Vec::new());
             }
             self.look_outside(Some(0))?;
@@ -168,12 +170,39 @@ impl Vm {
         if !self.io.is_live() {
             return Ok(());
         }
-        while let Some(info) = host_signals::take() {
+        // Nothing comes after the one that ends it.
+        while self.ended.is_none()
+            && let Some(info) = host_signals::take()
+        {
+            self.may_ask_to_end(&info);
             let info = info.recorded();
             self.signal_from_outside(0, &info)?;
             self.note(Step::Signal { thread: 0, info })?;
         }
         Ok(())
+    }
+
+    /// From now on whoever sends SIGINT or SIGTERM from outside the recording
+    /// wants it to come to an end: a program that does not die of it soon is ended
+    /// as if by SIGKILL, at once when it is sent again.
+    pub fn end_when_asked(&mut self) {
+        host_signals::end_when_asked();
+    }
+
+    /// The signal that the program was ended for, if it did not end of it. Its
+    /// other processes are ended as well.
+    pub fn was_ended_by(&self) -> Option<i32> {
+        let killed = self.ended == Some(ProcessStatus::Killed(libc::SIGKILL));
+        let signal = host_signals::asked_to_end().filter(|_| killed)?;
+        crate::recorder::end_others();
+        Some(signal)
+    }
+
+    fn may_ask_to_end(&self, info: &SignalInfo) {
+        let of_the_program = |pid| self.tree.as_ref().is_some_and(|tree| tree.has_process(pid));
+        if host_signals::ENDING.contains(&info.signal()) && !of_the_program(info.sender()) {
+            host_signals::ask_to_end(info.signal());
+        }
     }
 
     /// Writes everything that has gathered to the recording.

@@ -314,6 +314,7 @@ impl Vm {
                 }
                 Some(Step::Advance(nanoseconds)) => {
                     self.clock.jumped += *nanoseconds;
+                    self.waits += 1;
                     steps.next_step()?;
                 }
                 Some(Step::Memory) => {

@@ -11,10 +11,22 @@ use crate::thread::State;
 use race::Moment;
 use std::collections::BTreeSet;
 
+/// Waits that a copy may make beside those of the recorded run, times what it
+/// may take more (paper 003, section 5, as for instructions). A wait costs the
+/// vm as much as some 20,000 instructions: together they stay below a tenth of
+/// a second.
+const IDLE: u64 = 1_000;
+const TIMES_RECORDED: u64 = 5;
+
+/// More instructions than any execution has: no limit is meant.
+const UNLIMITED: u64 = u64::MAX / 4;
+
 /// What makes a vm a copy (see `snapshot`).
 pub(super) struct CopyState {
     /// Instructions of all threads at which it stops.
     pub(super) limit: u64,
+    /// Waits of all threads at which it stops.
+    pub(super) waits: u64,
     /// Threads that are held back.
     pub(super) frozen: BTreeSet<u32>,
     /// Every slice the copy has run.
@@ -52,6 +64,7 @@ impl Vm {
             self.tree = None;
             self.copy = Some(CopyState {
                 limit: 0,
+                waits: 0,
                 frozen: BTreeSet::new(),
                 slices: Vec::new(),
                 tracked: true,
@@ -92,12 +105,26 @@ impl Vm {
         self.threads.contains_key(&thread) && !self.is_frozen(thread)
     }
 
-    /// In a copy: stops after this many instructions from here on.
+    /// In a copy: stops after this many instructions from here on. One that
+    /// knows its inputs also stops after as many waits of all threads for time
+    /// to pass as a program makes that only waits: a server whose timer goes on
+    /// without requests does little else, and would go on for hours.
     pub fn limit(&mut self, instructions: u64) {
         let limit = self.instructions().saturating_add(instructions);
+        let recorded = self.recorded_waits.filter(|_| instructions < UNLIMITED);
+        let waits = recorded.map_or(u64::MAX, |recorded| {
+            self.waits + IDLE + recorded.saturating_mul(TIMES_RECORDED)
+        });
         if let Some(copy) = &mut self.copy {
             copy.limit = limit;
+            copy.waits = waits;
         }
+    }
+
+    /// In a copy: all that its threads have done for long is to wait.
+    pub(super) fn has_waited_enough(&self) -> bool {
+        let copy = self.copy.as_ref();
+        copy.is_some_and(|copy| self.waits >= copy.waits)
     }
 
     /// In a copy: instructions that are left before it stops.

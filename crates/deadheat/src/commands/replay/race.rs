@@ -130,7 +130,7 @@ pub fn run(
     match (instance, script) {
         (Some(instance), Some(script)) => {
             let stop = reorder::show(&recording, instance, &script)?;
-            eprintln!("deadheat: {}", script.ending);
+            say!("deadheat: {}", script.ending);
             Ok(Next::Done(match stop {
                 Stop::Ended(status) => super::end_like(status),
                 _ => race::exit_code::FAILURE,
@@ -355,7 +355,7 @@ fn debug(plan: &Plan, address: &str) -> Result<i32, Failure> {
     let mut door = Door::open(address)
         .map_err(|error| Failure::usage(format!("cannot listen at `{address}`: {error}")))?;
     if address != "-" {
-        eprintln!(
+        say!(
             "deadheat: waiting for gdb: target remote {} (monitor help tells what else there is)",
             door.name()
         );
