@@ -31,6 +31,12 @@ where
         other => ForkError::Died(other.to_string()),
     })?;
     let answer: Result<T, (String, i32)> = child.join().map_err(|error| {
+        if matches!(error, CopyError::Refused(_)) {
+            return ForkError::Failed {
+                message: error.to_string(),
+                code: race::exit_code::FAILURE,
+            };
+        }
         ForkError::Died(match error {
             CopyError::Died(signal) => format!("signal {signal}"),
             CopyError::Silent(code) => format!("exit code {code}"),

@@ -46,6 +46,7 @@ impl Vm {
 
     /// Runs the current thread for at most `budget` instructions.
     pub(super) fn run_part(&mut self, budget: u64) -> Result<SliceEnd, Error> {
+        self.confine()?;
         self.granted = budget;
         self.cut = false;
         self.context.tells_sequencers = u64::from(match &self.pace {
