@@ -67,6 +67,12 @@ where
 fn died(error: CopyError) -> ForkError {
     ForkError::Died(match error {
         CopyError::Interrupted => return ForkError::Interrupted,
+        CopyError::Refused(_) => {
+            return ForkError::Failed {
+                message: error.to_string(),
+                code: race::exit_code::FAILURE,
+            };
+        }
         CopyError::Died(signal) => format!("signal {signal}"),
         CopyError::Silent(code) => format!("exit code {code}"),
         other => other.to_string(),

@@ -133,6 +133,7 @@ fn run<C: Checker + 'static>(
 ) -> Result<(Box<Engine<C>>, Option<i32>), PassError> {
     silence_output();
     let mut vm = start(recording)?;
+    vm.may_read_files();
     vm.observe(engine(checker, options));
     let stop = vm.run(None)?;
     Ok((take_engine(&mut vm)?, exit_code(stop)))
@@ -226,6 +227,7 @@ fn third_pass(
 ) -> Result<Vec<(Wanted, Scene)>, PassError> {
     silence_output();
     let mut vm = start(recording)?;
+    vm.may_read_files();
     Ok(scene::visit(&mut vm, wanted)?)
 }
 

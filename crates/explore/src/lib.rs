@@ -62,6 +62,7 @@ use pair::Plan;
 use race::{Instance, Moment};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::rc::Rc;
 use vm::copy::InputIndex;
@@ -220,6 +221,7 @@ pub fn survey(
     let order = reorder::in_recorded_order(recording, &stops)?;
     let answer = vm::snapshot::isolated(|| {
         let mut vm = Vm::replay(recording)?;
+        vm.may_read_files();
         vm.mute();
         vm.log_inputs();
         let unborn = consequence::watch_births(&mut vm, occurrences).ok();
@@ -444,6 +446,7 @@ impl Work<'_> {
         match before {
             None => {
                 let mut vm = Vm::replay(self.recording)?;
+                vm.may_read_files();
                 vm.mute();
                 vm.know_inputs(Rc::new(self.survey.inputs.clone()));
                 Ok(vm)
@@ -715,6 +718,9 @@ const LARGEST_JOURNAL: u64 = 256 << 20;
 /// interrupted goes on where it stopped.
 struct Journal {
     place: folder::Place,
+    /// Open from the beginning: those who write to it may open nothing. A recording
+    /// on a medium that cannot be written is explored anew.
+    file: Option<File>,
     key: String,
     known: HashMap<String, Looked>,
 }
@@ -735,7 +741,13 @@ impl Journal {
             settings.seed
         );
         let known = Journal::read(&place);
-        Journal { place, key, known }
+        let file = place.append().ok();
+        Journal {
+            place,
+            file,
+            key,
+            known,
+        }
     }
 
     fn read(place: &folder::Place) -> HashMap<String, Looked> {
@@ -783,10 +795,9 @@ impl Journal {
             return;
         };
         line.push(b'\n');
-        // A recording on a medium that cannot be written is explored anew.
-        let _ = self
-            .place
-            .append()
-            .and_then(|mut file| file.write_all(&line));
+        if let Some(mut file) = self.file.as_ref() {
+            // A line that cannot be written is explored anew.
+            let _ = file.write_all(&line);
+        }
     }
 }

@@ -135,6 +135,7 @@ impl Origin {
 
 fn replay(recording: &Recording, inputs: &InputIndex) -> Result<Vm, Error> {
     let mut vm = Vm::replay(recording)?;
+    vm.may_read_files();
     vm.mute();
     vm.know_inputs(Rc::new(inputs.clone()));
     Ok(vm)

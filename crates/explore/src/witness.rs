@@ -195,6 +195,7 @@ impl Witness {
             return Ok(Some((vm, watching)));
         }
         let mut vm = Vm::replay(recording)?;
+        vm.may_read_files();
         vm.mute();
         vm.know_inputs(Rc::new(inputs.clone()));
         let watching = Watching::begin(&mut vm, checks, recording)?;

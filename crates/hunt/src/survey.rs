@@ -148,6 +148,7 @@ fn at(
     let order =
         reorder::in_recorded_order(&recording, &stops).map_err(|error| error.to_string())?;
     let mut vm = Vm::replay(&recording).map_err(|error| error.to_string())?;
+    vm.may_read_files();
     vm.mute();
     for index in order {
         let moment = moments[index];

@@ -501,6 +501,7 @@ impl Observer for Calls {
 /// The calls that the recorded run made at these lines.
 fn calls_at(recording: &Recording, lines: &Lines) -> Result<Code, String> {
     let mut vm = Vm::replay(recording).map_err(|error| error.to_string())?;
+    vm.may_read_files();
     vm.mute();
     vm.observe(Box::new(Calls {
         modules: ModuleMap::new(),
@@ -557,6 +558,7 @@ fn calls_at(recording: &Recording, lines: &Lines) -> Result<Code, String> {
 /// The instructions of these lines, and those that follow on them.
 fn section_at(recording: &Recording, lines: &Lines) -> Result<Code, String> {
     let mut vm = Vm::replay(recording).map_err(|error| error.to_string())?;
+    vm.may_read_files();
     vm.mute();
     vm.run(None).map_err(|error| error.to_string())?;
     let modules = explore::modules(&vm);

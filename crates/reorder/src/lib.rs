@@ -159,6 +159,7 @@ pub fn both_orders_timed(
     let todo: Vec<Instance> = order.iter().map(|index| instances[*index]).collect();
     let answers = vm::snapshot::isolated(move || {
         let mut vm = Vm::replay(&recording)?;
+        vm.may_read_files();
         vm.mute();
         // Copies stop at sequencers: they go on with the code they find.
         vm.tell_sequencers();

@@ -47,6 +47,7 @@ pub fn script(
     let recording = recording.clone();
     vm::snapshot::isolated(move || {
         let mut vm = Vm::replay(&recording)?;
+        vm.may_read_files();
         vm.mute();
         match vm.run(Some(instance.first))? {
             Stop::Reached(moment) if vm.executed(moment.thread) == instance.first.count => {}
@@ -118,6 +119,7 @@ fn in_order(
 /// it ended.
 pub fn show(recording: &Recording, instance: Instance, script: &Script) -> Result<Stop, vm::Error> {
     let mut vm = Vm::replay(recording)?;
+    vm.may_read_files();
     vm.run(Some(instance.first))?;
     let slices = script
         .slices

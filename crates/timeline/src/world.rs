@@ -164,12 +164,15 @@ impl World {
         alternative: Option<Rc<Alternative>>,
     ) -> Result<World, Error> {
         let (mine, theirs) = UnixStream::pair().map_err(Error::Lost)?;
+        confine::share_refusals();
         // SAFETY: this process has no other threads; the child leaves by
         // `_exit`.
         match unsafe { libc::fork() } {
             -1 => Err(Error::Lost(io::Error::last_os_error())),
             0 => {
                 drop(mine);
+                confine::answer_to_parent();
+                keep_only(theirs.as_raw_fd());
                 // SAFETY: worlds that end are waited for by nobody.
                 unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
                 let mut stream = theirs;
@@ -213,7 +216,10 @@ impl World {
 
     fn answer(&mut self) -> Result<Answer, Error> {
         let answer: Result<Answer, String> =
-            wire::receive(&mut self.stream).map_err(Error::Lost)?;
+            wire::receive(&mut self.stream).map_err(|error| match confine::refused() {
+                Some(call) => Error::Replay(confine::sentence(Some(call))),
+                None => Error::Lost(error),
+            })?;
         answer.map_err(Error::Replay)
     }
 
@@ -349,11 +355,31 @@ impl World {
 }
 
 /// A replay of the process, at its first instruction.
+/// A world talks to whoever asks it. The descriptors of its parent are not its
+/// business: gdb, which obeys what comes through the connection, is behind one.
+fn keep_only(line: i32) {
+    const FIRST: i32 = 3;
+    // SAFETY: this process was just forked and leaves by `_exit`: nobody in it
+    // uses or closes the descriptors of its parent. The line is not among them.
+    unsafe {
+        let nowhere = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        for stream in [libc::STDIN_FILENO, libc::STDOUT_FILENO] {
+            libc::dup2(nowhere, stream);
+        }
+        for (first, last) in [(FIRST, line - 1), (line + 1, i32::MAX)] {
+            if first <= last {
+                libc::syscall(libc::SYS_close_range, first, last, 0);
+            }
+        }
+    }
+}
+
 fn at_start(recording: &Recording, process: u32) -> Result<Vm, vm::Error> {
     let mut vm = match process {
         0 => Vm::replay(recording)?,
         process => Vm::replay_process(recording, process)?,
     };
+    vm.may_read_files();
     vm.mute();
     if process > 0 {
         // Its ancestors up to the forks.

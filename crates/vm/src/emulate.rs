@@ -116,12 +116,16 @@ impl Vm {
                 let base = self.regs().gs_base;
                 self.set_register(instruction.op0_register(), base);
             }
-            Mnemonic::Wrgsbase => {
+            mnemonic @ (Mnemonic::Wrgsbase | Mnemonic::Wrfsbase) => {
                 let value = self.register(instruction.op0_register());
-                if !is_canonical(value) {
+                // Stores near it are not looked at.
+                if !is_canonical(value) || memory::is_vm(value) {
                     return self.protection_fault(instruction.ip(), 0);
                 }
-                self.regs().gs_base = value;
+                match mnemonic {
+                    Mnemonic::Wrgsbase => self.regs().gs_base = value,
+                    _ => self.regs().fs_base = value,
+                }
             }
             // No transactional memory: every transaction aborts at once.
             Mnemonic::Xbegin => {

@@ -11,7 +11,7 @@
 //! instructions to blocks that do not count, so wherever a thread can be
 //! stopped and looked at, its flags are the guest's own.
 
-use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, RflagsBits};
+use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind, Register, RflagsBits};
 
 /// Within so many instructions destroyed flags are overwritten: nearly always
 /// the next instruction does it.
@@ -77,7 +77,15 @@ fn may_fault(instruction: &Instruction) -> bool {
                 | OpKind::Immediate32to64
         ),
     };
-    matches!(instruction.mnemonic(), Mnemonic::Div | Mnemonic::Idiv)
+    // A wild stack pointer faults where it is set (`translate/stack.rs`).
+    let is_stack = |operand| instruction.op_register(operand).full_register() == Register::RSP;
+    let sets_stack = match instruction.mnemonic() {
+        Mnemonic::Add | Mnemonic::Sub | Mnemonic::Cmp | Mnemonic::Test => false,
+        Mnemonic::Xchg | Mnemonic::Xadd => is_stack(0) || is_stack(1),
+        _ => is_stack(0),
+    };
+    sets_stack
+        || matches!(instruction.mnemonic(), Mnemonic::Div | Mnemonic::Idiv)
         || instruction.is_stack_instruction()
         || instruction.is_string_instruction()
         || !(0..instruction.op_count()).all(plain)

@@ -23,8 +23,9 @@ pub const HOST_IMAGE: Range<u64> = 0x5400_0000_0000..0x5800_0000_0000;
 /// All that is the vm's of the addresses a program can use.
 pub const VM: [Range<u64>; 2] = [HOST_IMAGE, GUEST_TOP..1 << 47];
 
-/// Room left unmapped between guest memory and the context.
-const GUARD: u64 = 16 << 20;
+/// Room left unmapped on either side of the end of guest memory. What a store may
+/// add to an address that has been looked at is less (`translate/stores.rs`).
+pub const GUARD: u64 = 16 << 20;
 
 /// New guest mappings are placed downwards from here.
 pub const MMAP_TOP: u64 = GUEST_TOP - GUARD;
@@ -45,7 +46,7 @@ pub const STACK_GAP: u64 = 1 << 20;
 
 /// The context: the registers of the running guest thread and the words that
 /// translated code reads and writes (`context.rs`).
-pub const CONTEXT: u64 = GUEST_TOP;
+pub const CONTEXT: u64 = GUEST_TOP + GUARD;
 pub const CONTEXT_SIZE: u64 = 0x1_0000;
 
 /// Table of targets for indirect branches, indexed by a 16-bit hash of the

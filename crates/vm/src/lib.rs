@@ -26,6 +26,7 @@ pub mod watch;
 
 mod cache;
 mod clock;
+mod confinement;
 pub mod copy;
 mod emit;
 mod emulate;

@@ -74,17 +74,6 @@ pub fn write(address: u64, bytes: &[u8]) -> Result<(), BadAddress> {
     if left == 0 { Ok(()) } else { Err(BadAddress) }
 }
 
-/// Copies `bytes` into mapped guest memory whatever its protection, the way a
-/// debugger does. False if that cannot be.
-pub(crate) fn write_anywhere(address: u64, bytes: &[u8]) -> bool {
-    use std::os::unix::fs::FileExt;
-    std::fs::OpenOptions::new()
-        .write(true)
-        .open("/proc/self/mem")
-        .and_then(|memory| memory.write_all_at(bytes, address))
-        .is_ok()
-}
-
 pub fn read_vec(address: u64, length: usize) -> Result<Vec<u8>, BadAddress> {
     let mut bytes = vec![0; length];
     read(address, &mut bytes)?;

@@ -52,6 +52,9 @@ pub enum CopyError {
     Fork(io::Error),
     #[error("a copy of the vm died of signal {0}")]
     Died(i32),
+    /// It tried what a confined process may not do.
+    #[error("{}", confine::sentence(*.0))]
+    Refused(Option<u32>),
     #[error("a copy of the vm ended without an answer (exit code {0})")]
     Silent(i32),
     #[error("the answer of a copy cannot be read: {0}")]
@@ -114,6 +117,9 @@ impl<R: DeserializeOwned> Running<R> {
         };
         let status = reap(self.pid);
         self.pid = 0;
+        if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSYS {
+            return Err(CopyError::Refused(confine::refused()));
+        }
         if libc::WIFSIGNALED(status) {
             return Err(CopyError::Died(libc::WTERMSIG(status)));
         }
@@ -379,6 +385,7 @@ pub fn in_fork<R: Serialize>(body: impl FnOnce() -> R) -> Result<Running<R>, Cop
 }
 
 fn fork<R>(body: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<Running<R>, CopyError> {
+    confine::share_refusals();
     let mut ends = [0; 2];
     // SAFETY: plain out-parameter.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -404,6 +411,7 @@ fn fork<R>(body: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<Running<R>, Cop
         });
     }
     drop(answer);
+    confine::answer_to_parent();
     reply = out_of_the_way(reply);
     // SAFETY: asks the kernel to end this copy with its parent.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };

@@ -8,8 +8,8 @@
 //! translated and which the guest may write are write-protected on the host;
 //! the first write faults and the vm drops the stale translation.
 
-use crate::host;
 use crate::layout::{self, PAGE, page_down, page_up};
+use crate::{host, memory};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -656,6 +656,33 @@ impl Space {
     fn host_protect(&self, page: u64, protection: i32) {
         // SAFETY: a page of a guest mapping.
         unsafe { host::syscall(libc::SYS_mprotect, [page, PAGE, protection as u64, 0, 0, 0]) };
+    }
+
+    /// Copies `bytes` into mapped memory whatever its protection, the way a
+    /// debugger does. False if that cannot be.
+    pub fn write_anyway(&self, address: u64, bytes: &[u8]) -> bool {
+        let mut rest = bytes;
+        let mut at = address;
+        while !rest.is_empty() {
+            let page = page_down(at);
+            let (part, behind) = rest.split_at(rest.len().min((page + PAGE - at) as usize));
+            let Some((_, mapping)) = self.find(page) else {
+                return false;
+            };
+            self.host_protect(page, libc::PROT_READ | libc::PROT_WRITE);
+            let written = memory::write(at, part).is_ok();
+            let protection = match self.guarded.contains(&page) {
+                true => libc::PROT_READ,
+                false => host_protection(mapping.protection),
+            };
+            self.host_protect(page, protection);
+            if !written {
+                return false;
+            }
+            at = page + PAGE;
+            rest = behind;
+        }
+        true
     }
 
     /// Unmaps everything (the guest executes another program).

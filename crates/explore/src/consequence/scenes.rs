@@ -149,6 +149,7 @@ pub fn recorded(
 ) -> Result<Stacks, crate::Error> {
     let answer = vm::snapshot::isolated(|| -> Result<Vec<(Moment, Vec<Frame>)>, Error> {
         let mut vm = Vm::replay(recording)?;
+        vm.may_read_files();
         vm.mute();
         let stacks = Rc::new(RefCell::new(wanted));
         let names = allocators::standard()

@@ -3,6 +3,7 @@
 use super::{Call, Halt, Outcome};
 use crate::Error;
 use crate::context::reg;
+use crate::layout;
 use crate::machine::Vm;
 use crate::memory;
 use crate::observe::ThreadEvent;
@@ -27,6 +28,11 @@ impl Vm {
         let [flags, stack, parent_tid, child_tid, tls, _] = call.arguments;
         if flags & THREAD_FLAGS != THREAD_FLAGS {
             return self.clone_process(call);
+        }
+        if flags & libc::CLONE_SETTLS as u64 != 0
+            && (tls >= layout::GUEST_TOP || memory::is_vm(tls))
+        {
+            return Err(Halt::Errno(libc::EPERM));
         }
         self.room_for_thread()?;
         let id = self.kernel.process.next_thread();

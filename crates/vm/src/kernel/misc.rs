@@ -2,7 +2,7 @@
 
 use super::{Call, Halt, Outcome};
 use crate::clock::INSTRUCTIONS_PER_NANOSECOND;
-use crate::layout::{PAGE, page_up};
+use crate::layout::{self, PAGE, page_up};
 use crate::machine::Vm;
 use crate::memory;
 use crate::thread::TIMER_SLACK;
@@ -35,6 +35,10 @@ impl Vm {
         const GET_FS: u64 = 0x1003;
         const GET_GS: u64 = 0x1004;
         match code {
+            // The kernel refuses what is no address of a program's.
+            SET_FS | SET_GS if address >= layout::GUEST_TOP || memory::is_vm(address) => {
+                return Err(Halt::Errno(libc::EPERM));
+            }
             SET_FS => self.regs().fs_base = address,
             SET_GS => self.regs().gs_base = address,
             GET_FS => memory::put(address, self.regs().fs_base)?,

@@ -111,6 +111,11 @@ impl Vm {
             return self.await_vfork();
         }
         let [parent_tid, child_tid, tls] = pointers;
+        if flags & libc::CLONE_SETTLS as u64 != 0
+            && (tls >= layout::GUEST_TOP || memory::is_vm(tls))
+        {
+            return Err(Halt::Errno(libc::EPERM));
+        }
         self.externalise()?;
         self.flush_recording()?;
         if let Some(tree) = &mut self.tree {

@@ -8,8 +8,11 @@ use crate::context::{BREAK, HostFault, reg};
 use crate::kernel::signal::{SEGV_MAPERR, SI_KERNEL, Trap};
 use crate::observe::known::{Compare, Told};
 use crate::schedule::SliceEnd;
-use crate::translate::{MAX_BLOCK, REPEAT_PART, RING_MARGIN, SLACK, Shape, is_repeated};
-use crate::{Error, layout};
+use crate::translate::{
+    MAX_BLOCK, REPEAT_PART, RING_MARGIN, SLACK, Shape, is_masked_store, is_repeated,
+    stores_elsewhere,
+};
+use crate::{Error, layout, memory};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 
 /// Translated code comes back to the vm this often, to see what is hot. At
@@ -43,6 +46,7 @@ impl Vm {
 
     /// Runs the current thread for at most `budget` instructions.
     pub(super) fn run_part(&mut self, budget: u64) -> Result<SliceEnd, Error> {
+        self.confine()?;
         self.granted = budget;
         self.cut = false;
         self.context.tells_sequencers = u64::from(match &self.pace {
@@ -66,6 +70,12 @@ impl Vm {
                 });
             }
             walking |= remaining < SLACK;
+            if self.stack_is_wild() {
+                if let Some(end) = self.stack_fault()? {
+                    return Ok(end);
+                }
+                continue;
+            }
             let mut host = self.entry(walking)?;
             // A hook or complex access at the block's start goes on behind it.
             loop {
@@ -142,6 +152,15 @@ impl Vm {
                                 continue;
                             }
                         }
+                    }
+                    ExitKind::Complex if let Some(address) = self.elsewhere_in_vm() => {
+                        let fault = as_natively(self.context.fault, address, USER_WRITE);
+                        let trap = Trap {
+                            number: fault.trap_number,
+                            error: fault.trap_error,
+                            address: fault.address,
+                        };
+                        self.guest_fault(libc::SIGSEGV, fault.code, fault.address, trap)?
                     }
                     ExitKind::Complex => {
                         self.drain_ring();
@@ -398,6 +417,48 @@ impl Vm {
         }
     }
 
+    /// The stack pointer, or the base of a thread's segment, is an address of the
+    /// vm's: nothing may be run that stores there without a look.
+    pub(super) fn stack_is_wild(&self) -> bool {
+        let regs = &self.context.regs;
+        [regs.gpr[reg::RSP], regs.fs_base, regs.gs_base]
+            .iter()
+            .any(|address| memory::is_vm(address & ((1 << 48) - 1)))
+    }
+
+    /// The fault that using this stack pointer would be.
+    pub(super) fn stack_fault(&mut self) -> Result<Option<SliceEnd>, Error> {
+        const STACK_SEGMENT: u64 = 12;
+        const PAGE_FAULT: u64 = 14;
+        let address = self.context.regs.gpr[reg::RSP];
+        if is_canonical(address) {
+            let trap = Trap {
+                number: PAGE_FAULT,
+                error: USER_WRITE,
+                address,
+            };
+            return self.guest_fault(libc::SIGSEGV, SEGV_MAPERR, address, trap);
+        }
+        let trap = Trap {
+            number: STACK_SEGMENT,
+            ..Trap::default()
+        };
+        self.guest_fault(libc::SIGBUS, SI_KERNEL, 0, trap)
+    }
+
+    /// The instruction at rip, which stores where no operand says, would store
+    /// to the vm: its fault.
+    fn elsewhere_in_vm(&mut self) -> Option<u64> {
+        let instruction = self.instruction_at(self.context.regs.rip);
+        if !stores_elsewhere(&instruction) {
+            return None;
+        }
+        let stores = self.complex_stores();
+        stores
+            .into_iter()
+            .find(|address| memory::is_vm(address & ((1 << 48) - 1)))
+    }
+
     /// A fault in translated code: restores the guest's state at the faulting
     /// instruction and decides whose fault it is.
     pub(super) fn host_fault(&mut self) -> Result<Option<SliceEnd>, Error> {
@@ -425,7 +486,7 @@ impl Vm {
         };
         self.drop_records_after_fault();
         let table = layout::STORE_TABLE..layout::STORE_TABLE + layout::STORE_TABLE_SIZE;
-        if table.contains(&fault.address) {
+        if fault.signal == libc::SIGSEGV && table.contains(&fault.address) {
             let rip = self.context.regs.rip;
             let instruction = self.instruction_at(rip);
             if is_repeated(&instruction) && self.context.regs.gpr[reg::RCX] == 0 {
@@ -434,13 +495,24 @@ impl Vm {
                 self.context.remaining -= 1;
                 return Ok(None);
             }
-            let registers = &self.context.regs.gpr;
-            let Some(address) = self.translator.store_to_vm(&instruction, registers) else {
-                return Err(Error::Machine(format!(
-                    "{instruction} at {rip:#x} was taken for a store to memory of the vm"
-                )));
-            };
-            fault = as_natively(fault, address);
+            if is_masked_store(&instruction) && self.complex_stores().is_empty() {
+                // Neither does this one.
+                self.context.regs.rip = instruction.next_ip();
+                self.context.remaining -= 1;
+                return Ok(None);
+            }
+            let registers = &self.context.regs;
+            let store = self.translator.store_to_vm(&instruction, registers);
+            match store {
+                Some(address) => fault = as_natively(fault, address, USER_WRITE),
+                None if self.stack_is_wild() => return self.stack_fault(),
+                // A load from the table.
+                None => {}
+            }
+        }
+        if fault.signal == libc::SIGSEGV && memory::is_vm(fault.address) {
+            // A load, or a store that the machine refused: nothing is there.
+            fault = as_natively(fault, fault.address, fault.trap_error & USER_WRITE);
         }
         if fault.signal == libc::SIGSEGV
             && let Some(page) = self.space.unguard_code(fault.address)
@@ -476,19 +548,20 @@ impl Vm {
     }
 }
 
-/// What a machine without a vm says about a store to memory of the vm: nothing
+/// The error code of a write from user mode to a page that is not there.
+const USER_WRITE: u64 = 6;
+
+/// What a machine without a vm says about an access to memory of the vm: nothing
 /// is mapped there.
-fn as_natively(fault: HostFault, address: u64) -> HostFault {
+fn as_natively(fault: HostFault, address: u64, error: u64) -> HostFault {
     const NOT_CANONICAL: u64 = 13;
     const PAGE_FAULT: u64 = 14;
-    /// A write from user mode to a page that is not there.
-    const USER_WRITE: u64 = 6;
     if is_canonical(address) {
         return HostFault {
             code: SEGV_MAPERR,
             address,
             trap_number: PAGE_FAULT,
-            trap_error: USER_WRITE,
+            trap_error: error,
             ..fault
         };
     }

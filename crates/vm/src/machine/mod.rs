@@ -22,7 +22,7 @@ use crate::space::Space;
 use crate::thread::Thread;
 use crate::translate::{Instrumentation, SLACK, Translator};
 use crate::tree::Tree;
-use crate::{Error, fault, host, memory, watch};
+use crate::{Error, fault, host, watch};
 pub(crate) use code::is_canonical;
 use code::{HOT, PendingReturn, SAMPLE};
 use left_out::LeftOutCalls;
@@ -172,6 +172,8 @@ pub struct Vm {
     pub(crate) kernel_writes: Vec<(u64, usize)>,
     /// A replay does not show the program's output.
     pub(crate) muted: bool,
+    /// A confined replay may read files that are not the recording's.
+    pub(crate) reads_files: bool,
     /// Stop before system calls instead of making them.
     before_syscalls: bool,
     /// A thread runs alone, by `run_thread`: no policy is asked.
@@ -254,6 +256,7 @@ impl Vm {
             left_out: LeftOutCalls::default(),
             kernel_writes: Vec::new(),
             muted: false,
+            reads_files: false,
             before_syscalls: false,
             one_thread: false,
             reborn: false,
@@ -307,7 +310,7 @@ impl Vm {
             at = range.end;
         }
         self.code_changed(address..end);
-        memory::write_anywhere(address, bytes)
+        self.space.write_anyway(address, bytes)
     }
 
     /// Tells observers whenever control reaches `pc`.

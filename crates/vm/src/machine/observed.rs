@@ -396,11 +396,26 @@ impl Vm {
 
     /// The accesses of the instruction at rip, whose extent its state tells.
     pub(super) fn complex_access(&mut self) {
+        let batch = self.complex_accesses();
+        for observer in &mut self.observers {
+            observer.accesses(&batch);
+        }
+    }
+
+    /// Where the instruction at rip stores, as far as only the machine's state
+    /// tells.
+    pub(super) fn complex_stores(&self) -> Vec<u64> {
+        let accesses = self.complex_accesses();
+        let stores = accesses.iter().filter(|access| access.write);
+        stores.map(|access| access.address).collect()
+    }
+
+    fn complex_accesses(&self) -> Vec<AccessEvent> {
         let moment = self.moment();
         let mut code = [0; 15];
         let length = self.space.fetch(self.context.regs.rip, &mut code);
         let Some(thread) = self.threads.get(&self.current) else {
-            return;
+            return Vec::new();
         };
         let mut regs = self.context.regs;
         let rcx = &mut regs.gpr[reg::RCX];
@@ -417,10 +432,7 @@ impl Vm {
             regs: &regs,
             vector: &thread.vector,
         };
-        let batch = complex::accesses(&machine, &code[..length], moment);
-        for observer in &mut self.observers {
-            observer.accesses(&batch);
-        }
+        complex::accesses(&machine, &code[..length], moment)
     }
 
     pub(crate) fn tell_thread(&mut self, event: ThreadEvent) {

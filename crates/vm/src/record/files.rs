@@ -158,6 +158,25 @@ impl Files {
             .map_err(|error| RecordError::write(&target.path(), error))
     }
 
+    /// Files outside of the recording that are what they were; of those that it
+    /// has copies of not the ones larger than `largest`.
+    pub fn unchanged(&self, largest: u64) -> Vec<PathBuf> {
+        let is_unchanged = |entry: &MappedFile| {
+            let path = entry.path();
+            if entry.stored && entry.size > largest {
+                return false;
+            }
+            let Ok(file) = folder::open_regular(path, folder::STREAM) else {
+                return false;
+            };
+            file.metadata()
+                .is_ok_and(|facts| facts.size() == entry.size)
+                && known_hash(path, &file).is_ok_and(|(_, hash)| hash == entry.hash)
+        };
+        let unchanged = self.list.iter().filter(|entry| is_unchanged(entry));
+        unchanged.map(|entry| entry.path().to_path_buf()).collect()
+    }
+
     /// Opens the file that was mapped in the recorded run, checked.
     pub fn open_mapped(&self, index: FileIndex) -> Result<(PathBuf, File), RecordError> {
         let Some(entry) = self.list.get(index as usize) else {

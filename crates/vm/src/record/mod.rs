@@ -256,6 +256,18 @@ pub struct Recording {
     pub manifest: Manifest,
 }
 
+/// Numbers of the processes in a recording's folder.
+pub(crate) fn processes_in(directory: &Path) -> Vec<u32> {
+    let mut numbers: Vec<u32> = Place::of(directory)
+        .names()
+        .into_iter()
+        .flatten()
+        .filter_map(|name| name.to_str()?.parse().ok())
+        .collect();
+    numbers.sort_unstable();
+    numbers
+}
+
 impl Recording {
     /// The program that was recorded.
     pub fn program_path(&self) -> PathBuf {
@@ -354,14 +366,7 @@ impl Recording {
 
     /// The numbers of all processes, ascending.
     pub fn processes(&self) -> Vec<u32> {
-        let mut numbers: Vec<u32> = Place::of(&self.directory)
-            .names()
-            .into_iter()
-            .flatten()
-            .filter_map(|name| name.to_str()?.parse().ok())
-            .collect();
-        numbers.sort_unstable();
-        numbers
+        processes_in(&self.directory)
     }
 
     /// How many threads of a process have run.

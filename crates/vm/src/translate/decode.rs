@@ -2,6 +2,7 @@
 //! and which status flags are dead.
 
 use super::kind::{End, classify_end, condition_number, is_complex, is_locked, is_repeated};
+use super::stores::stores_elsewhere;
 use super::{Fetch, Instrumentation, Shape};
 use crate::cache::Spread;
 use crate::flags;
@@ -97,7 +98,8 @@ pub(super) fn decode(
             }
             return decoded;
         };
-        if instrumentation.accesses && is_complex(&instruction) {
+        if (instrumentation.accesses && is_complex(&instruction)) || stores_elsewhere(&instruction)
+        {
             if !first {
                 return decoded;
             }

@@ -44,10 +44,10 @@ pub(super) fn classify_end(instruction: &Instruction) -> End {
         Syscall => return End::Syscall,
         Pause => return End::Pause,
         Cpuid | Rdtsc | Rdtscp | Rdrand | Rdseed | Xgetbv | Rdpid | Rdgsbase | Wrgsbase
-        | Xbegin | Sysenter | Iret | Iretd | Iretq | Retf | Sysexit | Sysret | Fxsave
-        | Fxsave64 | Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor
-        | Xrstor64 | Rdpmc | Rdpru | Monitorx | Mwaitx | Umonitor | Umwait | Tpause | Rdpkru
-        | Wrpkru | Sgdt | Sidt | Smsw | Str | Sldt | Lsl => return End::Emulate,
+        | Wrfsbase | Xbegin | Sysenter | Iret | Iretd | Iretq | Retf | Sysexit | Sysret
+        | Fxsave | Fxsave64 | Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64
+        | Xrstor | Xrstor64 | Rdpmc | Rdpru | Monitorx | Mwaitx | Umonitor | Umwait | Tpause
+        | Rdpkru | Wrpkru | Sgdt | Sidt | Smsw | Str | Sldt | Lsl => return End::Emulate,
         Fnstenv | Fstenv | Fnsave | Fsave => return End::StoresPointers,
         Ud0 | Ud1 | Ud2 | Int3 | Int1 | Hlt => return End::Trap,
         Int | Lgs => return End::Emulate,
@@ -132,6 +132,15 @@ pub(super) fn is_complex(instruction: &Instruction) -> bool {
         | Xrstor | Xrstor64 | Xrstors | Xrstors64 | Maskmovdqu | Maskmovq | Vmaskmovdqu
         | Vmaskmovps | Vmaskmovpd | Vpmaskmovd | Vpmaskmovq | Enter | Xlatb => true,
         _ => false,
+    }
+}
+
+/// A store of neighbouring elements that a mask selects, with where the mask is.
+pub fn is_masked_store(instruction: &Instruction) -> bool {
+    use Mnemonic::*;
+    match instruction.mnemonic() {
+        Maskmovdqu | Maskmovq | Vmaskmovdqu => true,
+        _ => is_masked(instruction) && instruction.op0_kind() == OpKind::Memory,
     }
 }
 

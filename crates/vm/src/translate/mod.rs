@@ -32,6 +32,7 @@ mod build;
 mod decode;
 mod kind;
 mod spin;
+mod stack;
 mod stores;
 
 use crate::cache::{Cache, ExitKind, LINKED, REPEAT, Spread, Translation};
@@ -46,9 +47,9 @@ use iced_x86::{
     Code, Encoder, Instruction, InstructionInfoFactory, MemoryOperand, OpKind, Register,
 };
 use kind::{End, REGISTERS, condition_number, general_number, is_masked, reachable, uses_gs};
-pub use kind::{is_long_repeat, is_repeated};
+pub use kind::{is_long_repeat, is_masked_store, is_repeated};
 use std::collections::HashSet;
-pub use stores::map_table as map_store_table;
+pub use stores::{map_table as map_store_table, stores_elsewhere};
 
 /// Longest block, in instructions.
 pub const MAX_BLOCK: usize = 64;
@@ -237,6 +238,7 @@ impl Translator {
         } else if builder.variant == LINKED && !instrumentation.accesses {
             self.borrow_for_stores(builder, decoded);
         }
+        let mut stack_open = false;
         for (index, step) in decoded.steps.iter().enumerate() {
             let instruction = &step.instruction;
             builder.index = index as u16;
@@ -248,6 +250,10 @@ impl Translator {
                 builder.count(flags_alive);
             }
             builder.mark(0);
+            if stack_open {
+                self.look_at_stack(builder);
+            }
+            stack_open = self.leaves_stack_open(decoded, index);
             if instrumentation.accesses && !decoded.complex && builder.variant != REPEAT {
                 let flags_alive =
                     !decoded.flags_overwritten(index, count_at.map(|(place, _)| place));
@@ -260,7 +266,7 @@ impl Translator {
             match step.then {
                 Then::Next if index == last && decoded.end != End::Continue => {
                     builder.waits = decoded.waits;
-                    self.end(builder, instruction, step.bytes(), decoded.end);
+                    self.end(builder, instruction, step.bytes(), decoded.end, stack_open);
                 }
                 Then::Next => self.copy(builder, instruction, step.bytes()),
                 Then::Jump => {}
@@ -291,6 +297,9 @@ impl Translator {
             }
             builder.give_back();
             builder.mark(0);
+            if stack_open {
+                self.look_at_stack(builder);
+            }
             builder.jump_direct(decoded.next);
         }
         builder.seen = ahead.seen;
@@ -421,7 +430,14 @@ impl Translator {
     }
 
     /// The instruction that ends a block.
-    fn end(&mut self, builder: &mut Builder, instruction: &Instruction, bytes: &[u8], end: End) {
+    fn end(
+        &mut self,
+        builder: &mut Builder,
+        instruction: &Instruction,
+        bytes: &[u8],
+        end: End,
+        stack_open: bool,
+    ) {
         let next = instruction.next_ip();
         let done = builder.index + 1;
         match end {
@@ -493,6 +509,9 @@ impl Translator {
                 builder.index = done;
                 builder.instruction_pc = next;
                 builder.mark(0);
+                if stack_open {
+                    self.look_at_stack(builder);
+                }
                 // Most of the time nobody asks. The flags may be alive.
                 builder.spill(reg::RCX);
                 let asked = Emitter::field(offset::TELLS_SEQUENCERS);

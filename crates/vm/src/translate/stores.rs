@@ -6,24 +6,30 @@
 //! only where the address may be the guest's. The read faults where it may
 //! not, and the vm tells the guest of the fault the store would have been.
 //! Flags are not touched; two stores through the same registers close to one
-//! another need one look.
+//! another need one look. Fixed addresses are known when they are translated.
 //!
-//! Not looked at: pushes and other stores relative to the stack pointer,
-//! thread-local ones, fixed addresses, and vector stores under a mask.
+//! Pushes, calls and other stores near the stack pointer are not looked at.
+//! Instead the stack pointer itself is, where it becomes another (`stack.rs`).
+//! The bases of FS and GS are the vm's to set and are the guest's, so stores
+//! at a small distance from them are, too.
+//!
+//! Where an instruction stores at addresses that no operand tells (scatters,
+//! bit strings), the vm works them out before it runs (`stores_elsewhere`).
 
 use super::Translator;
 use super::accesses::Operand;
 use super::build::Builder;
 use super::decode::{Decoded, Then};
-use super::kind::{general_number, is_masked, is_repeated};
-use crate::context::offset;
+use super::kind::general_number;
+use super::stack::StackMove;
+use crate::context::{Registers, offset, reg};
 use crate::emit::{Emitter, Reg};
 use crate::{host, layout, memory};
 use iced_x86::{Instruction, Mnemonic, OpAccess, OpKind, Register};
 
-/// Two stores so close need one look: nothing of the guest lies so close to
-/// the vm.
-const NEAR: u64 = 1 << 20;
+/// Two stores so close need one look: a sixteenth of the room that is left
+/// unmapped between guest and vm (`layout::GUARD`).
+pub(super) const NEAR: u64 = 1 << 20;
 
 /// Maps the table.
 pub fn map_table() -> Result<(), crate::Error> {
@@ -39,6 +45,7 @@ pub fn map_table() -> Result<(), crate::Error> {
 /// Where an address was formed that is known to be the guest's, or to fault.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Looked {
+    segment: Register,
     base: Register,
     index: Register,
     scale: u32,
@@ -48,6 +55,7 @@ pub(super) struct Looked {
 impl Looked {
     fn new(operand: &Operand) -> Looked {
         Looked {
+            segment: thread_segment(operand),
             base: operand.base,
             index: operand.index,
             scale: operand.scale,
@@ -57,67 +65,111 @@ impl Looked {
 
     fn covers(self, other: Looked) -> bool {
         let between = self.displacement.wrapping_sub(other.displacement);
-        (self.base, self.index, self.scale) == (other.base, other.index, other.scale)
+        self.segment == other.segment
+            && (self.base, self.index, self.scale) == (other.base, other.index, other.scale)
             && between.wrapping_add(NEAR) <= 2 * NEAR
     }
 }
 
-/// The operand could be anywhere.
-fn may_be_wild(operand: &Operand) -> bool {
-    let named = |register: Register| register.is_gpr64() && register != Register::RSP;
-    operand.write
-        && !matches!(operand.segment, Register::FS | Register::GS)
-        && (named(operand.base) || named(operand.index))
+/// The segment, if it has a base.
+fn thread_segment(operand: &Operand) -> Register {
+    match operand.segment {
+        segment @ (Register::FS | Register::GS) => segment,
+        _ => Register::None,
+    }
 }
 
-fn stores_at_rdi(instruction: &Instruction) -> bool {
-    use Mnemonic::{Insb, Insd, Insw, Movsb, Movsd, Movsq, Movsw, Stosb, Stosd, Stosq, Stosw};
-    instruction.op0_kind() == OpKind::MemoryESRDI
-        && matches!(
-            instruction.mnemonic(),
-            Movsb | Movsw | Movsd | Movsq | Stosb | Stosw | Stosd | Stosq | Insb | Insw | Insd
-        )
+/// A displacement that leads from memory of the guest to no memory of the vm.
+pub(super) fn is_near(displacement: u64) -> bool {
+    (displacement as i64).unsigned_abs() <= NEAR
+}
+
+/// An address as the table knows it: only so many bits are looked at.
+fn is_vm(address: u64) -> bool {
+    memory::is_vm(address & ((1 << 48) - 1))
+}
+
+/// The operand could be anywhere.
+fn may_be_wild(operand: &Operand) -> bool {
+    let fixed = matches!(operand.base, Register::None | Register::RIP | Register::EIP)
+        && operand.index == Register::None;
+    if thread_segment(operand) != Register::None {
+        return !(fixed && is_near(operand.displacement));
+    }
+    if fixed {
+        return is_vm(operand.displacement);
+    }
+    if operand.base == Register::RSP && operand.index == Register::None {
+        return !is_near(operand.displacement);
+    }
+    // A narrow address is below four gigabytes.
+    operand.base.is_gpr64() || operand.index.is_gpr64()
+}
+
+/// The instruction stores where no operand of its own says: the vm works it
+/// out.
+pub fn stores_elsewhere(instruction: &Instruction) -> bool {
+    use Mnemonic::{Btc, Btr, Bts};
+    match instruction.mnemonic() {
+        Bts | Btr | Btc => {
+            instruction.op0_kind() == OpKind::Memory && instruction.op1_kind() == OpKind::Register
+        }
+        _ => instruction.is_vsib() && instruction.op0_kind() == OpKind::Memory,
+    }
 }
 
 impl Translator {
     /// Where the instruction stores, with the registers before it, if that is
-    /// memory of the vm.
-    pub fn store_to_vm(&mut self, instruction: &Instruction, registers: &[u64; 16]) -> Option<u64> {
-        let value =
-            |register: Register| general_number(register).map_or(0, |number| registers[number]);
+    /// memory of the vm; for one that sets the stack pointer, where to.
+    pub fn store_to_vm(&mut self, instruction: &Instruction, registers: &Registers) -> Option<u64> {
         self.wild_stores(instruction)
             .iter()
-            .map(|operand| {
-                value(operand.base)
-                    .wrapping_add(value(operand.index).wrapping_mul(u64::from(operand.scale)))
-                    .wrapping_add(operand.displacement)
-            })
-            .find(|address| memory::is_vm(address & ((1 << 48) - 1)))
+            .map(|operand| address_of(operand, registers))
+            .find(|address| is_vm(*address))
     }
 
     fn wild_stores(&mut self, instruction: &Instruction) -> Vec<Operand> {
-        if is_masked(instruction) || instruction.is_vsib() {
-            return Vec::new();
+        let mut operands = match self.stack_move(instruction) {
+            StackMove::To(operand) => vec![operand],
+            _ => Vec::new(),
+        };
+        if !stores_elsewhere(instruction) {
+            operands.extend(self.stores(instruction));
         }
-        let mut operands = self.accesses(instruction, false);
         operands.retain(may_be_wild);
-        if is_repeated(instruction) && operands.is_empty() && stores_at_rdi(instruction) {
-            // How much it stores is in a register, so it is no access of a
-            // known size. Where it begins is enough: it cannot get from the
-            // guest's memory to the vm's without a fault between.
-            operands.push(Operand {
-                base: Register::RDI,
-                index: Register::None,
-                scale: 1,
-                displacement: 0,
-                segment: Register::ES,
-                size: 0,
+        operands
+    }
+
+    /// The operands that the instruction stores to. Of a repeated one it is
+    /// enough where it begins, of a masked one where it would: nothing gets
+    /// from the guest's memory to the vm's without a fault between.
+    fn stores(&mut self, instruction: &Instruction) -> Vec<Operand> {
+        let writes = |access: OpAccess| {
+            matches!(
+                access,
+                OpAccess::Write
+                    | OpAccess::CondWrite
+                    | OpAccess::ReadWrite
+                    | OpAccess::ReadCondWrite
+            )
+        };
+        self.info
+            .info(instruction)
+            .used_memory()
+            .iter()
+            .filter(|memory| writes(memory.access()))
+            .map(|memory| Operand {
+                base: memory.base(),
+                index: memory.index(),
+                scale: memory.scale(),
+                displacement: memory.displacement(),
+                segment: memory.segment(),
+                size: memory.memory_size().size() as u32,
                 read: false,
                 write: true,
                 locked: false,
-            });
-        }
-        operands
+            })
+            .collect()
     }
 
     /// Borrows a register for the block's looks, if there is one to borrow.
@@ -144,33 +196,67 @@ impl Translator {
                 continue;
             }
             builder.looked.push(place);
-            let borrowed = builder.borrowed.first().copied();
-            let register = borrowed.unwrap_or_else(|| {
-                let avoid: Vec<Reg> = [operand.base, operand.index]
-                    .into_iter()
-                    .filter_map(general_number)
-                    .collect();
-                self.scratch(instruction, &avoid)
-            });
-            if borrowed.is_none() {
-                builder.spill(register);
-                builder.mark(1 << register);
-            }
-            let base = general_number(operand.base);
-            let formed = match base {
-                Some(base) if operand.index == Register::None && operand.displacement == 0 => base,
-                _ => {
-                    self.load_address(builder, &operand, register, register);
-                    register
-                }
-            };
-            builder.look_up(formed, register);
-            if borrowed.is_none() {
-                builder.unspill(register);
-                builder.mark(0);
-            }
+            self.look_at(builder, instruction, &operand);
         }
         self.forget_looked(builder, instruction);
+    }
+
+    fn look_at(&mut self, builder: &mut Builder, instruction: &Instruction, operand: &Operand) {
+        let mut avoid: Vec<Reg> = [operand.base, operand.index]
+            .into_iter()
+            .filter_map(general_number)
+            .chain(builder.borrowed.iter().copied())
+            .collect();
+        let mut spilled = Vec::new();
+        let mut take = |this: &mut Self, builder: &mut Builder| {
+            let register = this.scratch(instruction, &avoid);
+            builder.spill(register);
+            avoid.push(register);
+            spilled.push(register);
+            register
+        };
+        let register = match builder.borrowed.first() {
+            Some(borrowed) => *borrowed,
+            None => take(self, builder),
+        };
+        let in_segment = thread_segment(operand) != Register::None;
+        let other = match in_segment {
+            true => take(self, builder),
+            false => register,
+        };
+        if !spilled.is_empty() {
+            builder.mark(spilled.iter().fold(0, |all, one| all | 1 << one));
+        }
+        let plain = !in_segment && operand.index == Register::None && operand.displacement == 0;
+        let formed = match general_number(operand.base) {
+            Some(base) if plain && operand.base.is_gpr64() => base,
+            _ => {
+                self.load_address(builder, operand, register, other);
+                register
+            }
+        };
+        builder.look_up(formed, register);
+        for one in &spilled {
+            builder.unspill(*one);
+        }
+        if !spilled.is_empty() {
+            builder.mark(0);
+        }
+    }
+
+    /// Looks up the stack pointer itself.
+    pub(super) fn look_at_stack(&mut self, builder: &mut Builder) {
+        let borrowed = builder.borrowed.first().copied();
+        let register = borrowed.unwrap_or(reg::RAX);
+        if borrowed.is_none() {
+            builder.spill(register);
+            builder.mark(1 << register);
+        }
+        builder.look_up(reg::RSP, register);
+        if borrowed.is_none() {
+            builder.unspill(register);
+            builder.mark(0);
+        }
     }
 
     /// Registers that the instruction changes say nothing any more.
@@ -187,6 +273,30 @@ impl Translator {
             }
         }
     }
+}
+
+/// Where an operand is, with these registers.
+fn address_of(operand: &Operand, registers: &Registers) -> u64 {
+    let value = |register: Register| {
+        let full = general_number(register).map_or(0, |number| registers.gpr[number]);
+        match register.is_gpr32() {
+            true => full & 0xffff_ffff,
+            false => full,
+        }
+    };
+    let narrow = operand.base.is_gpr32() || operand.index.is_gpr32();
+    let within = value(operand.base)
+        .wrapping_add(value(operand.index).wrapping_mul(u64::from(operand.scale)))
+        .wrapping_add(operand.displacement);
+    let within = match narrow {
+        true => within & 0xffff_ffff,
+        false => within,
+    };
+    within.wrapping_add(match operand.segment {
+        Register::FS => registers.fs_base,
+        Register::GS => registers.gs_base,
+        _ => 0,
+    })
 }
 
 impl Builder<'_> {

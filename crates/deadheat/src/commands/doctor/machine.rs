@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 pub fn examine(store: &Path) -> Vec<Finding> {
     let mut findings = vec![kernel(), processor()];
+    findings.push(confinement());
     findings.extend(memory());
     findings.extend(breakpoints());
     findings.push(attaching());
@@ -64,6 +65,41 @@ fn processor() -> Finding {
             "use an x86-64-v2 processor; in a virtual machine pass the host's model through (qemu: -cpu host)",
         ),
     }
+}
+
+/// What keeps the program of a recording from this machine while it is replayed.
+fn confinement() -> Finding {
+    let confine::Support { seccomp, landlock } = confine::support();
+    if !seccomp {
+        return Finding::missing(
+            VM,
+            "this kernel has no seccomp filters: recordings are not replayed",
+            "use a kernel with CONFIG_SECCOMP_FILTER, and a sandbox that passes it on",
+        );
+    }
+    if landlock >= confine::Support::WITH_SIGNALS {
+        return Finding::good(
+            VM,
+            format!("replays are confined by seccomp and Landlock {landlock}"),
+        );
+    }
+    let (text, what) = match landlock {
+        0 => (
+            "seccomp alone, without Landlock".into(),
+            "read your files and kill your processes",
+        ),
+        older => (
+            format!("seccomp and Landlock {older}"),
+            "kill your processes",
+        ),
+    };
+    Finding::limited(
+        VM,
+        format!(
+            "replays are confined by {text}: should a recording break out of the vm, it could {what}, nothing else"
+        ),
+        "use Linux 6.12 or newer with `landlock` in CONFIG_LSM or on the kernel command line (lsm=landlock,...)",
+    )
 }
 
 /// The vm reserves large ranges of addresses without using them.
