@@ -7,7 +7,7 @@ use explore::{
     Checks, Conclusion, Looked, Occurrence, Origin, Outcome, Recorded, Schedule, Settings, Subject,
     Witness,
 };
-use race::{Access, AccessKind, Evidence, Instance, Moment, Race, Report, Verdict, labels};
+use race::{Access, AccessKind, Evidence, Instance, Moment, Race, Report, Verdict, labels, plain};
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -109,13 +109,9 @@ impl ExploreOptions {
     }
 }
 
-/// Evidence that is not there is wrong use; everything else is our failure.
 pub fn failure(error: explore::Error) -> Failure {
     Failure {
-        code: match error {
-            explore::Error::NoEvidence { .. } => race::exit_code::USAGE,
-            _ => race::exit_code::FAILURE,
-        },
+        code: error.exit_code(),
         message: error.to_string(),
     }
 }
@@ -498,9 +494,9 @@ fn label_both_values_valid(race: &mut Race) {
 /// does what was seen.
 pub fn show_evidence(recording: &Recording, number: u32) -> Result<i32, Failure> {
     let witness = explore::read_evidence(recording, number).map_err(failure)?;
-    println!("evidence {number}: {}", witness.seen);
+    println!("evidence {number}: {}", plain(&witness.seen));
     for (step, words) in (1..).zip(witness.words()) {
-        println!("  {step}. {words}");
+        println!("  {step}. {}", plain(&words));
     }
     let replayed = witness.replay(recording).map_err(failure)?;
     for (name, run) in [
@@ -510,33 +506,37 @@ pub fn show_evidence(recording: &Recording, number: u32) -> Result<i32, Failure>
         let Some(run) = run else {
             continue;
         };
-        println!("{name}: the program {}", run.ending.describe());
+        println!("{name}: the program {}", plain(&run.ending.describe()));
         for (depth, frame) in run.ending.stack().iter().enumerate() {
-            println!("    #{depth:<2} {}", explore::place(frame));
+            println!("    #{depth:<2} {}", plain(&explore::place(frame)));
         }
         for finding in &run.findings {
             let error = finding.reported();
-            println!("  {}: {}", error.kind.replace('-', " "), error.text);
+            println!(
+                "  {}: {}",
+                plain(&error.kind.replace('-', " ")),
+                plain(&error.text)
+            );
             for call in &error.stacks {
-                println!("    thread {} {}:", call.moment.thread, call.what);
+                println!("    thread {} {}:", call.moment.thread, plain(&call.what));
                 for (depth, frame) in call.stack.iter().enumerate() {
-                    println!("      #{depth:<2} {}", explore::place(frame));
+                    println!("      #{depth:<2} {}", plain(&explore::place(frame)));
                 }
             }
         }
         for output in &run.outputs {
             let bytes = output.bytes(0, 2000);
-            println!("  {} ({} bytes):", output.name, output.length);
+            println!("  {} ({} bytes):", plain(&output.name), output.length);
             for line in bytes.split_inclusive(|byte| *byte == b'\n').take(20) {
                 println!("    | {}", line.trim_ascii_end().escape_ascii());
             }
         }
     }
     if replayed.still_there {
-        println!("still there: {}", replayed.seen);
+        println!("still there: {}", plain(&replayed.seen));
         Ok(race::exit_code::RACES)
     } else {
-        println!("not seen again: {}", replayed.seen);
+        println!("not seen again: {}", plain(&replayed.seen));
         Ok(0)
     }
 }

@@ -110,7 +110,7 @@ fn main() {
         Command::Man(arguments) => commands::man::run(arguments),
     };
     let code = result.unwrap_or_else(|failure| {
-        eprintln!("deadheat: {}", failure.message);
+        eprintln!("deadheat: {}", race::plain_lines(&failure.message));
         failure.code
     });
     temporary::clean();

@@ -99,7 +99,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let text = if arguments.json {
         format!("{:#}\n", told.json)
     } else {
-        told.text
+        report::plain_lines(&told.text).into_owned()
     };
     report::print_text(&text, Stream::Stdout).map_err(|error| Failure {
         code: race::exit_code::FAILURE,

@@ -25,7 +25,7 @@ impl Vm {
     /// silent: it was said when it happened.
     pub(super) fn say(&self, what: &str) {
         if self.io.is_live() {
-            eprintln!("deadheat: {what}");
+            eprintln!("deadheat: {}", race::plain_lines(what));
         }
     }
 
