@@ -35,6 +35,7 @@ fn manifest(program: &Program) -> Manifest {
         quantum: vm::DEFAULT_QUANTUM,
         left_out: Vec::new(),
         guard: None,
+        redacted: Vec::new(),
     }
 }
 
