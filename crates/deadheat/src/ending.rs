@@ -81,7 +81,7 @@ pub fn exit_code(result: Result<i32, Failure>) -> i32 {
     if let Err(failure) = &result
         && (signal.is_none() || failure.message != vm::Error::Interrupted.to_string())
     {
-        say!("deadheat: {}", failure.message);
+        say!("deadheat: {}", race::plain_lines(&failure.message));
     }
     match (signal, result) {
         (Some(signal), Err(_)) => {

@@ -7,7 +7,7 @@ use explore::{
     Checks, Conclusion, Looked, Occurrence, Origin, Outcome, Recorded, Schedule, Settings, Subject,
     Witness,
 };
-use race::{Access, AccessKind, Evidence, Instance, Moment, Race, Report, Verdict, labels};
+use race::{Access, AccessKind, Evidence, Instance, Moment, Race, Report, Verdict, labels, plain};
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
@@ -132,13 +132,9 @@ fn usual_time(instructions: u64) -> Duration {
     USUAL_TIME.saturating_add(Duration::from_nanos(more))
 }
 
-/// Evidence that is not there is wrong use; everything else is our failure.
 pub fn failure(error: explore::Error) -> Failure {
     Failure {
-        code: match error {
-            explore::Error::NoEvidence { .. } => race::exit_code::USAGE,
-            _ => race::exit_code::FAILURE,
-        },
+        code: error.exit_code(),
         message: error.to_string(),
     }
 }
@@ -570,9 +566,9 @@ fn label_both_values_valid(race: &mut Race) {
 /// does what was seen.
 pub fn show_evidence(recording: &Recording, number: u32) -> Result<i32, Failure> {
     let witness = explore::read_evidence(recording, number).map_err(failure)?;
-    tell!("evidence {number}: {}", witness.seen);
+    tell!("evidence {number}: {}", plain(&witness.seen));
     for (step, words) in (1..).zip(witness.words()) {
-        tell!("  {step}. {words}");
+        tell!("  {step}. {}", plain(&words));
     }
     let replayed = witness.replay(recording).map_err(failure)?;
     for (name, run) in [
@@ -582,33 +578,37 @@ pub fn show_evidence(recording: &Recording, number: u32) -> Result<i32, Failure>
         let Some(run) = run else {
             continue;
         };
-        tell!("{name}: the program {}", run.ending.describe());
+        tell!("{name}: the program {}", plain(&run.ending.describe()));
         for (depth, frame) in run.ending.stack().iter().enumerate() {
-            tell!("    #{depth:<2} {}", explore::place(frame));
+            tell!("    #{depth:<2} {}", plain(&explore::place(frame)));
         }
         for finding in &run.findings {
             let error = finding.reported();
-            tell!("  {}: {}", error.kind.replace('-', " "), error.text);
+            tell!(
+                "  {}: {}",
+                plain(&error.kind.replace('-', " ")),
+                plain(&error.text)
+            );
             for call in &error.stacks {
-                tell!("    thread {} {}:", call.moment.thread, call.what);
+                tell!("    thread {} {}:", call.moment.thread, plain(&call.what));
                 for (depth, frame) in call.stack.iter().enumerate() {
-                    tell!("      #{depth:<2} {}", explore::place(frame));
+                    tell!("      #{depth:<2} {}", plain(&explore::place(frame)));
                 }
             }
         }
         for output in &run.outputs {
             let bytes = output.bytes(0, 2000);
-            tell!("  {} ({} bytes):", output.name, output.length);
+            tell!("  {} ({} bytes):", plain(&output.name), output.length);
             for line in bytes.split_inclusive(|byte| *byte == b'\n').take(20) {
                 tell!("    | {}", line.trim_ascii_end().escape_ascii());
             }
         }
     }
     if replayed.still_there {
-        tell!("still there: {}", replayed.seen);
+        tell!("still there: {}", plain(&replayed.seen));
         Ok(race::exit_code::RACES)
     } else {
-        tell!("not seen again: {}", replayed.seen);
+        tell!("not seen again: {}", plain(&replayed.seen));
         Ok(0)
     }
 }

@@ -91,7 +91,7 @@ pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<(),
         reorder::both_orders(&recording, &instances, budget)
     })
     .map_err(|error| Failure {
-        code: race::exit_code::FAILURE,
+        code: error.exit_code(),
         message: error.to_string(),
     })?;
     let left = outcomes.iter().filter(|outcome| outcome.is_none()).count();

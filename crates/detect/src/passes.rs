@@ -43,7 +43,7 @@ impl Error {
     /// What the command line exits with.
     pub fn exit_code(&self) -> i32 {
         match self {
-            Error::Recording(_) => race::exit_code::USAGE,
+            Error::Recording(error) => error.exit_code(),
             Error::Pass(ForkError::Failed { code, .. }) => *code,
             Error::Pass(_) => race::exit_code::FAILURE,
         }
@@ -73,7 +73,7 @@ fn unless_interrupted<T>(pass: Result<T, ForkError>) -> Result<Option<T>, Error>
 impl From<PassError> for (String, i32) {
     fn from(error: PassError) -> Self {
         let code = match &error {
-            PassError::Vm(vm::Error::Program(_) | vm::Error::Record(_)) => race::exit_code::USAGE,
+            PassError::Vm(error) => error.exit_code(),
             _ => race::exit_code::FAILURE,
         };
         (error.to_string(), code)

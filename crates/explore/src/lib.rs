@@ -67,7 +67,7 @@ use std::io::{IsTerminal, Write};
 use std::rc::Rc;
 use vm::copy::InputIndex;
 use vm::record::{RecordError, Recording};
-use vm::snapshot::{CopyError, Limits, Running};
+use vm::snapshot::{CopyError, Failed, Limits, Running};
 use vm::{Stop, Vm, interruption};
 
 #[derive(Debug, thiserror::Error)]
@@ -77,7 +77,7 @@ pub enum Error {
     #[error(transparent)]
     Copy(#[from] CopyError),
     #[error("replaying to classify races: {0}")]
-    Replay(String),
+    Replay(Failed),
     #[error("cannot keep the evidence in {path}: {error}")]
     Evidence {
         path: std::path::PathBuf,
@@ -88,6 +88,18 @@ pub enum Error {
         number: u32,
         path: std::path::PathBuf,
     },
+}
+
+impl Error {
+    /// What the command line exits with.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Error::Recording(error) => error.exit_code(),
+            Error::Replay(failed) => failed.exit_code,
+            Error::NoEvidence { .. } => race::exit_code::USAGE,
+            Error::Copy(_) | Error::Evidence { .. } => race::exit_code::FAILURE,
+        }
+    }
 }
 
 /// How much is tried.

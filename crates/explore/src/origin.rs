@@ -121,8 +121,7 @@ impl Origin {
         });
         let slices = answer
             .and_then(|running| running.join())
-            .map_err(|error| Error::Machine(error.to_string()))?
-            .map_err(Error::Machine)?;
+            .map_err(|error| Error::Machine(error.to_string()))??;
         Ok(slices
             .into_iter()
             .map(|(thread, instructions)| Choice {

@@ -21,7 +21,7 @@ use std::rc::Rc;
 use vm::copy::InputIndex;
 use vm::record::Recording;
 use vm::schedule::Choice;
-use vm::snapshot::Limits;
+use vm::snapshot::{Failed, Limits};
 use vm::{Stop, Vm};
 
 /// What is to be run.
@@ -247,8 +247,8 @@ impl Witness {
     /// a debugger for instance. Of evidence that compares two, `swapped`
     /// chooses.
     pub fn script(&self, recording: &Recording, swapped: bool) -> Result<Scripted, Error> {
-        let inputs = vm::snapshot::index_inputs(recording)
-            .map_err(|error| Error::Replay(error.to_string()))?;
+        let inputs =
+            vm::snapshot::index_inputs(recording).map_err(|error| Error::Replay(error.into()))?;
         let index = inputs.clone();
         let swapped = match self.play {
             Play::Order { swapped } => swapped,
@@ -324,8 +324,8 @@ impl Witness {
 
     /// Runs it again.
     pub fn replay(&self, recording: &Recording) -> Result<Replayed, Error> {
-        let index = vm::snapshot::index_inputs(recording)
-            .map_err(|error| Error::Replay(error.to_string()))?;
+        let index =
+            vm::snapshot::index_inputs(recording).map_err(|error| Error::Replay(error.into()))?;
         let witness = self.clone();
         let answer = vm::snapshot::isolated(|| {
             let Some((mut vm, watching)) = witness.leave(recording, &index, &witness.checks)?
@@ -418,7 +418,9 @@ impl Witness {
 }
 
 fn not_there() -> Error {
-    Error::Replay("the race point of this evidence is not in the recording".to_string())
+    Error::Replay(Failed::own(
+        "the race point of this evidence is not in the recording",
+    ))
 }
 
 fn place(recording: &Recording) -> Place {

@@ -213,6 +213,21 @@ impl Place {
         self.replace(|file| file.write_all(bytes))
     }
 
+    /// Makes this another name of a regular file; nothing had it before.
+    pub fn link_to(&self, file: &Place) -> io::Result<()> {
+        let (from, there) = file.parent()?;
+        let (folder, name) = self.parent()?;
+        let facts = rustix::fs::statat(&from, there, AtFlags::SYMLINK_NOFOLLOW)?;
+        check(FileType::from_raw_mode(facts.st_mode))?;
+        Ok(rustix::fs::linkat(
+            &from,
+            there,
+            &folder,
+            name,
+            AtFlags::empty(),
+        )?)
+    }
+
     /// Makes a folder that was not there, open to its owner only.
     pub fn make_folder(&self) -> io::Result<()> {
         let (folder, name) = self.parent()?;

@@ -12,6 +12,7 @@ mod access;
 mod fingerprint;
 mod moment;
 mod orders;
+mod plain;
 mod report;
 mod site;
 mod standing;
@@ -21,6 +22,7 @@ pub use access::{Access, AccessKind};
 pub use fingerprint::Fingerprint;
 pub use moment::{Moment, ParseMomentError};
 pub use orders::{Difference, DifferenceKind, Event, EventKind, Order, Played};
+pub use plain::{plain, plain_bytes, plain_lines, plain_pattern};
 pub use report::{
     CutShort, ErrorFinding, Evidence, Exit, Instance, LockCall, LockFinding, Place, Race, Report,
     SCHEMA,

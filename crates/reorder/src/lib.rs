@@ -40,7 +40,7 @@ use race::{Instance, Moment, States};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use vm::record::{RecordError, Recording, Step, StepReader};
-use vm::snapshot::{CopyError, Limits};
+use vm::snapshot::{CopyError, Failed, Limits};
 use vm::{Stop, Vm, interruption};
 
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +50,18 @@ pub enum Error {
     #[error(transparent)]
     Copy(#[from] CopyError),
     #[error("replaying for both orders: {0}")]
-    Replay(String),
+    Replay(Failed),
+}
+
+impl Error {
+    /// What the command line exits with.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Error::Recording(error) => error.exit_code(),
+            Error::Replay(failed) => failed.exit_code,
+            Error::Copy(_) => race::exit_code::FAILURE,
+        }
+    }
 }
 
 /// What became of one instance in both orders.

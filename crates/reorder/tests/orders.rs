@@ -41,6 +41,7 @@ fn record(folder: &Path, program: &Path) -> Recording {
         quantum: schedule.quantum,
         left_out: Vec::new(),
         guard: None,
+        redacted: Vec::new(),
     };
     let directory = folder.join("recording");
     let recording = Recording::create(&directory, manifest).unwrap();

@@ -34,10 +34,11 @@ pub use error::Error;
 pub use options::{Color, Form, Options, Stream};
 pub use output::{is_closed, print_text, say};
 pub use progress::{Progress, Unit};
+pub use race::{plain, plain_lines};
 pub use reporting::{FailOn, Reporting, Settings, parse, read};
 pub use store::{Changed, Collected, Comparison, Run, Sighting, Store};
 pub use suppress::{Suppressions, Syntax, generate as generate_suppressions};
-pub use words::{between, count, plain, title, verdict_words};
+pub use words::{between, count, title, verdict_words};
 
 use std::collections::HashMap;
 use std::fs;

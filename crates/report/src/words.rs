@@ -2,6 +2,7 @@
 //! frame and a count are said, and how text from the program is made safe to
 //! show on a terminal.
 
+pub(crate) use race::plain;
 use race::{Access, AccessKind, Consequence, Frame, Race, Site, Verdict};
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -241,35 +242,6 @@ pub fn ordering(race: &Race, tool: &str) -> Option<String> {
     }
 }
 
-/// Text from the program with everything that could steer a terminal made
-/// visible: control characters, and the characters that turn the direction
-/// of writing.
-pub fn plain(text: &str) -> Cow<'_, str> {
-    let steers = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{2028}' | '\u{2029}' | '\u{feff}')
-    };
-    if !text.contains(steers) {
-        return Cow::Borrowed(text);
-    }
-    let mut safe = String::with_capacity(text.len() + 8);
-    for c in text.chars() {
-        match c {
-            '\n' => safe.push_str("\\n"),
-            '\t' => safe.push_str("\\t"),
-            '\r' => safe.push_str("\\r"),
-            c if steers(c) && (c as u32) < 0x100 => {
-                let _ = write!(safe, "\\x{:02x}", c as u32);
-            }
-            c if steers(c) => {
-                let _ = write!(safe, "\\u{{{:x}}}", c as u32);
-            }
-            c => safe.push(c),
-        }
-    }
-    Cow::Owned(safe)
-}
-
 /// Where the program itself called a lock function: the innermost frame that is
 /// not the C library's.
 pub fn calling_frame(stack: &[Frame]) -> Option<&Frame> {
@@ -340,16 +312,6 @@ pub fn lock_kinds() -> &'static [LockKind] {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn nothing_that_steers_a_terminal_gets_through() {
-        assert_eq!(plain("caf\u{e9} \u{4e16}"), "caf\u{e9} \u{4e16}");
-        assert_eq!(
-            plain("a\x1b[2Jb\r\n\t\u{9b}1m"),
-            "a\\x1b[2Jb\\r\\n\\t\\x9b1m"
-        );
-        assert_eq!(plain("x\u{202e}y"), "x\\u{202e}y");
-    }
 
     #[test]
     fn witness_titles_say_what_they_rest_on() {

@@ -45,7 +45,7 @@ impl Ticks {
                     instructions,
                 }),
                 Step::End(ending) => ticks.ending = Some(ending.status),
-                Step::Advance(_) | Step::Signal { .. } | Step::Memory => {}
+                Step::Advance(_) | Step::Signal { .. } | Step::Memory | Step::Checkpoint(_) => {}
             }
         }
         Ok(ticks)

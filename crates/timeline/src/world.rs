@@ -19,6 +19,7 @@ use vm::copy::InputIndex;
 use vm::observe::{AccessEvent, AfterHook, Interest, Observer, ThreadEvent};
 use vm::record::{ProcessStatus, Recording};
 use vm::schedule::{Choice, Recorded};
+use vm::snapshot::Failed;
 use vm::thread::State;
 use vm::{Stop, Vm};
 
@@ -178,7 +179,7 @@ impl World {
                 let mut stream = theirs;
                 match at_start(recording, process) {
                     Ok(mut vm) => {
-                        let _ = wire::send(&mut stream, &Ok::<_, String>(Answer::Done));
+                        let _ = wire::send(&mut stream, &Ok::<_, Failed>(Answer::Done));
                         Serving {
                             ticks: ticks.clone(),
                             alternative,
@@ -187,7 +188,7 @@ impl World {
                         .serve(&mut vm, stream);
                     }
                     Err(error) => {
-                        let answer: Result<Answer, String> = Err(error.to_string());
+                        let answer: Result<Answer, Failed> = Err(error.into());
                         let _ = wire::send(&mut stream, &answer);
                     }
                 }
@@ -215,9 +216,9 @@ impl World {
     }
 
     fn answer(&mut self) -> Result<Answer, Error> {
-        let answer: Result<Answer, String> =
+        let answer: Result<Answer, Failed> =
             wire::receive(&mut self.stream).map_err(|error| match confine::refused() {
-                Some(call) => Error::Replay(confine::sentence(Some(call))),
+                Some(call) => Error::Replay(Failed::own(confine::sentence(Some(call)))),
                 None => Error::Lost(error),
             })?;
         answer.map_err(Error::Replay)
@@ -410,7 +411,7 @@ impl Serving {
                 }
                 continue;
             }
-            let answer = self.perform(vm, request).map_err(|error| error.to_string());
+            let answer = self.perform(vm, request).map_err(Failed::from);
             if wire::send(&mut stream, &answer).is_err() {
                 return;
             }
@@ -430,10 +431,10 @@ impl Serving {
         });
         match forked {
             Ok(_) => {
-                wire::send(stream, &Ok::<_, String>(Answer::Done))?;
+                wire::send(stream, &Ok::<_, Failed>(Answer::Done))?;
                 wire::send_descriptor(stream, sent.as_raw_fd())
             }
-            Err(error) => wire::send(stream, &Err::<Answer, _>(error.to_string())),
+            Err(error) => wire::send(stream, &Err::<Answer, _>(Failed::from(error))),
         }
     }
 

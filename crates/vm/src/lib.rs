@@ -55,6 +55,7 @@ pub use session::{DEFAULT_QUANTUM, ScheduleChoice};
 
 use context::Registers;
 use race::Moment;
+use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// What can go wrong in the vm itself (a fault of the guest is not an error).
@@ -78,6 +79,26 @@ pub enum Error {
     /// The work was over before it was done (`interruption`).
     #[error("interrupted")]
     Interrupted,
+    /// It failed in a process of its own.
+    #[error(transparent)]
+    Elsewhere(#[from] snapshot::Failed),
+}
+
+impl Error {
+    /// What the command line exits with: the same for the same cause,
+    /// whichever command meets it.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            Error::Record(error) => error.exit_code(),
+            Error::Program(_) => race::exit_code::USAGE,
+            Error::Elsewhere(failed) => failed.exit_code,
+            Error::Machine(_)
+            | Error::Unsupported(_)
+            | Error::ProcessFailed
+            | Error::Interrupted
+            | Error::Divergence(_) => race::exit_code::FAILURE,
+        }
+    }
 }
 
 /// The program cannot be started.
@@ -97,24 +118,87 @@ pub enum ProgramError {
 }
 
 /// A replay did not do what the recording says.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Divergence {
     pub what: String,
     pub path: Option<PathBuf>,
     pub moment: Option<Moment>,
+    /// Instructions of all threads at the last check that agreed, and at this
+    /// one.
+    pub since: Option<u64>,
+    pub until: Option<u64>,
     pub regs: Option<Registers>,
+    /// What of the state differs, where that is known.
+    pub difference: Option<Difference>,
     /// What may be the reason, though everything was replayed.
     pub reason: Option<String>,
+    pub recording: Option<PathBuf>,
+}
+
+/// Where the state of a replay is not the recorded one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Difference {
+    Registers {
+        thread: u32,
+        /// Empty if marks of four bits do not tell which.
+        names: Vec<String>,
+    },
+    Pages {
+        /// In the order of addresses, eight at most.
+        first: Vec<PageDifference>,
+        count: usize,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageDifference {
+    pub address: u64,
+    /// What lies there, in words.
+    pub what: String,
+    /// The replay has nothing there, or only zeros.
+    pub missing: bool,
+}
+
+impl std::fmt::Display for PageDifference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#x} ({})", self.address, self.what)?;
+        match self.missing {
+            true => write!(f, ", which is empty in the replay"),
+            false => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Display for Difference {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Difference::Registers { thread, names } if names.is_empty() => {
+                write!(f, "a register of thread {thread} differs")
+            }
+            Difference::Registers { thread, names } => {
+                write!(f, "of thread {thread}, {} ", names.join(", "))?;
+                f.write_str(if names.len() == 1 {
+                    "differs"
+                } else {
+                    "differ"
+                })
+            }
+            Difference::Pages { first, count } => {
+                match count {
+                    1 => write!(f, "one page of memory differs")?,
+                    count => write!(f, "{count} pages of memory differ, the first")?,
+                }
+                first.first().map_or(Ok(()), |page| write!(f, ": {page}"))
+            }
+        }
+    }
 }
 
 impl Divergence {
     fn new(what: String) -> Box<Self> {
         Box::new(Divergence {
             what,
-            path: None,
-            moment: None,
-            regs: None,
-            reason: None,
+            ..Divergence::default()
         })
     }
 }
@@ -124,8 +208,16 @@ impl std::error::Error for Divergence {}
 impl std::fmt::Display for Divergence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the replay diverged from the recording")?;
-        if let Some(moment) = self.moment {
-            write!(f, " at {moment}")?;
+        match (self.moment, self.since, self.until) {
+            (Some(moment), ..) => write!(f, " at {moment}")?,
+            (None, Some(since), Some(until)) => {
+                write!(f, " between instruction {since} and {until} of all threads")?
+            }
+            (None, None, Some(until)) => write!(f, " at instruction {until} of all threads")?,
+            _ => {}
+        }
+        if let Some(difference) = &self.difference {
+            write!(f, ": {difference}")?;
         }
         write!(f, ": {}", self.what)?;
         if let Some(regs) = &self.regs {
@@ -136,6 +228,13 @@ impl std::fmt::Display for Divergence {
         }
         if let Some(reason) = &self.reason {
             write!(f, "; {reason}")?;
+        }
+        if let Some(recording) = &self.recording {
+            write!(
+                f,
+                "; `deadheat replay {} --diagnose` looks for more",
+                recording.display()
+            )?;
         }
         Ok(())
     }

@@ -7,13 +7,14 @@ use crate::loader::Program;
 use crate::machine::{Pace, Vm};
 use crate::processor::Processor;
 use crate::record::{
-    Files, InputReader, InputWriter, ProcessFacts, Recording, StepReader, StepWriter,
+    Files, InputReader, InputWriter, ProcessFacts, RecordError, Recording, StepReader, StepWriter,
 };
 use crate::schedule::{Policy, PolicyName, Random64};
 use crate::thread::Thread;
 use crate::tree::{Children, Tree};
 use crate::{Error, ProgramError};
 use crate::{fault, host_signals};
+use folder::Place;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
@@ -155,23 +156,34 @@ impl Vm {
 
     /// A vm that runs the recorded execution of the first process again.
     pub fn replay(recording: &Recording) -> Result<Vm, Error> {
-        Self::replay_with(recording, Children::None)
+        Self::replay_with(recording, Children::None, StepReader::open)
     }
 
     /// A vm that runs the whole recorded process tree again. `run` returns in
     /// the first process only.
     pub fn replay_tree(recording: &Recording) -> Result<Vm, Error> {
-        Self::replay_with(recording, Children::All)
+        Self::replay_with(recording, Children::All, StepReader::open)
+    }
+
+    /// The same, where memory may be other than recorded: beside each schedule
+    /// comes a new one with the state as it is now.
+    pub(crate) fn rewrite_checks(recording: &Recording) -> Result<Vm, Error> {
+        let steps = |_: &Place| StepReader::open_to_rewrite(&recording.process(0));
+        Self::replay_with(recording, Children::All, steps)
     }
 
     /// A vm that runs one process again: its ancestors up to the forks, then
     /// the process itself. Only its own output is shown.
     pub fn replay_process(recording: &Recording, process: u32) -> Result<Vm, Error> {
         let path = recording.path_to(process)?;
-        Self::replay_with(recording, Children::Path(path))
+        Self::replay_with(recording, Children::Path(path), StepReader::open)
     }
 
-    fn replay_with(recording: &Recording, children: Children) -> Result<Vm, Error> {
+    fn replay_with(
+        recording: &Recording,
+        children: Children,
+        steps: impl FnOnce(&Place) -> Result<StepReader, RecordError>,
+    ) -> Result<Vm, Error> {
         for number in recording.processes() {
             recording.check_ends(number)?;
         }
@@ -189,7 +201,7 @@ impl Vm {
                     .ok(),
             )),
         };
-        let pace = Pace::Follow(StepReader::open(&folder.join("schedule"))?);
+        let pace = Pace::Follow(steps(&folder.join("schedule"))?);
         let processor = Processor::read(&recording.directory)?;
         let mut vm = Vm::new(io, pace, processor)?;
         vm.tree = Some(Tree::new(recording.directory.clone(), children)?);

@@ -17,8 +17,8 @@ use crate::record::Recording;
 use crate::schedule::{Choice, Script};
 use crate::space::{Backing, Mapping};
 use crate::{Error, host, interruption, recorder};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -73,7 +73,53 @@ pub enum IndexError {
     #[error(transparent)]
     Copy(#[from] CopyError),
     #[error("replaying to match inputs with streams: {0}")]
-    Replay(String),
+    Replay(Failed),
+}
+
+/// Why work in a process of its own failed: a sentence, and whether what the
+/// user gave is to blame.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Failed {
+    pub message: String,
+    pub exit_code: i32,
+}
+
+impl Failed {
+    pub fn own(message: impl Into<String>) -> Failed {
+        Failed {
+            message: message.into(),
+            exit_code: race::exit_code::FAILURE,
+        }
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Failed {
+        Failed {
+            exit_code: error.exit_code(),
+            message: error.to_string(),
+        }
+    }
+}
+
+impl From<CopyError> for Failed {
+    fn from(error: CopyError) -> Failed {
+        Failed::own(error.to_string())
+    }
+}
+
+impl From<IndexError> for Failed {
+    fn from(error: IndexError) -> Failed {
+        let exit_code = match &error {
+            IndexError::Copy(_) => race::exit_code::FAILURE,
+            IndexError::Replay(failed) => failed.exit_code,
+        };
+        Failed {
+            message: error.to_string(),
+            exit_code,
+        }
+    }
 }
 
 /// A copy under way.
@@ -367,15 +413,15 @@ pub fn index_inputs(recording: &Recording) -> Result<InputIndex, IndexError> {
 /// is one per process at a time: whoever needs several puts each into a fork.
 pub fn isolated<R: Serialize>(
     body: impl FnOnce() -> Result<R, Error>,
-) -> Result<Running<Result<R, String>>, CopyError> {
+) -> Result<Running<Result<R, Failed>>, CopyError> {
     fork(|| serde_json::to_vec(&sendable(body())?).map_err(io::Error::other))
 }
 
-/// Errors travel as text; work that was interrupted has no answer at all.
-fn sendable<R>(result: Result<R, Error>) -> io::Result<Result<R, String>> {
+/// Errors travel as what they say; work that was interrupted has no answer at all.
+fn sendable<R>(result: Result<R, Error>) -> io::Result<Result<R, Failed>> {
     match result {
         Err(Error::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
-        other => Ok(other.map_err(|error| error.to_string())),
+        other => Ok(other.map_err(Failed::from)),
     }
 }
 

@@ -16,7 +16,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use xxhash_rust::xxh3::Xxh3;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// pagemap: the page is present, and it is file-backed or shared.
 const PRESENT: u64 = 1 << 63;
@@ -46,8 +46,28 @@ fn each_page(pagemap: &File, range: Range<u64>, mut visit: impl FnMut(u64, u64))
     Ok(())
 }
 
+/// A page of the guest's own with anything on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HashedPage {
+    pub address: u64,
+    pub digest: u64,
+}
+
+/// All memory that is the guest's own, page by page.
+#[derive(Debug, Clone, Default)]
+pub struct HashedMemory {
+    pub pages: Vec<HashedPage>,
+    /// Pages that were looked at for it.
+    pub looked_at: u64,
+}
+
 impl Vm {
     pub fn state_hash(&self) -> u64 {
+        self.state_hash_with(&self.hash_memory())
+    }
+
+    /// The same, with memory hashed already.
+    pub fn state_hash_with(&self, memory: &HashedMemory) -> u64 {
         let mut hash = Xxh3::new();
         for id in self.threads.keys() {
             let Some(regs) = self.registers(*id) else {
@@ -64,7 +84,10 @@ impl Vm {
             hash.update(&(regs.rflags & GUEST_FLAGS).to_le_bytes());
             self.hash_vector(*id, &mut hash);
         }
-        self.hash_memory(&mut hash);
+        for page in &memory.pages {
+            hash.update(&page.address.to_le_bytes());
+            hash.update(&page.digest.to_le_bytes());
+        }
         hash.digest()
     }
 
@@ -85,15 +108,18 @@ impl Vm {
         }
     }
 
-    fn hash_memory(&self, hash: &mut Xxh3) {
+    /// All pages of the guest's own, in order.
+    pub fn hash_memory(&self) -> HashedMemory {
+        let mut memory = HashedMemory::default();
         let Ok(pagemap) = File::open("/proc/self/pagemap") else {
-            return;
+            return memory;
         };
         let mut page_bytes = vec![0; PAGE as usize];
         for (range, mapping) in self.space.mappings() {
             if mapping.protection & (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) == 0 {
                 continue;
             }
+            memory.looked_at += (range.end - range.start) / PAGE;
             // Where pagemap ends there is no more to read.
             let _ = each_page(&pagemap, range, |page, entry| {
                 let own = entry & (PRESENT | SWAPPED) != 0 && entry & FILE_PAGE == 0;
@@ -101,11 +127,14 @@ impl Vm {
                     && memory::read(page, &mut page_bytes).is_ok()
                     && page_bytes.iter().any(|byte| *byte != 0)
                 {
-                    hash.update(&page.to_le_bytes());
-                    hash.update(&page_bytes);
+                    memory.pages.push(HashedPage {
+                        address: page,
+                        digest: xxh3_64(&page_bytes),
+                    });
                 }
             });
         }
+        memory
     }
 
     /// Pages of guest memory that this process does not share with another,

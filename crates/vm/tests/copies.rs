@@ -35,6 +35,7 @@ fn manifest(program: &Program) -> Manifest {
         quantum: vm::DEFAULT_QUANTUM,
         left_out: Vec::new(),
         guard: None,
+        redacted: Vec::new(),
     }
 }
 
@@ -74,7 +75,7 @@ fn children_and_descriptors() -> (usize, usize) {
 fn ten_thousand_copies_leave_nothing_behind_and_keep_to_themselves() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().to_path_buf();
-    let told: Result<(i64, bool), String> = vm::snapshot::isolated(move || {
+    let told: Result<(i64, bool), vm::snapshot::Failed> = vm::snapshot::isolated(move || {
         let mut vm = vm_in_loop(&path)?;
         let before = children_and_descriptors();
         let start = counter();
@@ -105,7 +106,7 @@ fn ten_thousand_copies_leave_nothing_behind_and_keep_to_themselves() {
 fn a_copy_that_runs_away_or_dies_hurts_nobody() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let path = folder.path().to_path_buf();
-    let told: Result<(bool, bool), String> = vm::snapshot::isolated(move || {
+    let told: Result<(bool, bool), vm::snapshot::Failed> = vm::snapshot::isolated(move || {
         let mut vm = vm_in_loop(&path)?;
         let limits = Limits {
             instructions: 50_000,
@@ -149,7 +150,7 @@ fn with_replay<R: serde::Serialize + serde::de::DeserializeOwned>(
         .expect("gcc runs");
     assert!(compiled.success());
     let at = folder.path().join("recording");
-    let told: Result<(), String> = vm::snapshot::isolated(|| {
+    let told: Result<(), vm::snapshot::Failed> = vm::snapshot::isolated(|| {
         // A pipe, so that the input is a stream.
         let mut ends = [0; 2];
         // SAFETY: plain out-parameter, and descriptors of this process, which

@@ -38,7 +38,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let text = if arguments.json {
         format!("{:#}\n", as_json(&comparison))
     } else {
-        as_text(&comparison)
+        report::plain_lines(&as_text(&comparison)).into_owned()
     };
     report::print_text(&text, Stream::Stdout).map_err(report::Error::from)?;
     Ok(0)

@@ -103,7 +103,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let text = if arguments.json {
         as_json(&findings)
     } else {
-        as_text(&findings)
+        report::plain_lines(&as_text(&findings)).into_owned()
     };
     report::print_text(&text, report::Stream::Stdout).map_err(report::Error::from)?;
     let vital = |one: &Finding| one.state == State::Missing && [VM, BINARY].contains(&one.part);

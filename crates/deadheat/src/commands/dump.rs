@@ -2,9 +2,10 @@
 
 use super::Failure;
 use folder::Place;
+use report::plain;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
-use vm::record::{Files, InputReader, RecordError, Recording, StepReader};
+use vm::record::{Files, InputReader, RecordError, Recording, StepReader, variables};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -59,7 +60,7 @@ impl From<io::Error> for Trouble {
 }
 
 fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+    plain(&String::from_utf8_lossy(bytes)).into_owned()
 }
 
 fn dump(recording: &Recording, bytes: bool, out: &mut impl Write) -> Result<(), Trouble> {
@@ -71,7 +72,9 @@ fn dump(recording: &Recording, bytes: bool, out: &mut impl Write) -> Result<(), 
     writeln!(
         out,
         "schedule   {}, seed {}, quantum {}",
-        manifest.schedule, manifest.seed, manifest.quantum
+        plain(&manifest.schedule),
+        manifest.seed,
+        manifest.quantum
     )?;
     if !manifest.left_out.is_empty() {
         writeln!(
@@ -85,13 +88,21 @@ fn dump(recording: &Recording, bytes: bool, out: &mut impl Write) -> Result<(), 
                 .join(", ")
         )?;
     }
-    writeln!(out, "made by    {}", manifest.made_by)?;
+    let names: Vec<String> = variables(manifest)
+        .into_iter()
+        .map(|name| match manifest.redacted.contains(&name) {
+            true => format!("{} (without its value)", plain(&name)),
+            false => plain(&name).into_owned(),
+        })
+        .collect();
+    writeln!(out, "variables  {}", names.join(", "))?;
+    writeln!(out, "made by    {}", plain(&manifest.made_by))?;
     for number in recording.processes() {
         writeln!(out, "\nprocess {number}")?;
         writeln!(out, "  mapped files")?;
         let files = Files::open(&recording.directory, number)?;
         for (index, file) in files.list().iter().enumerate() {
-            writeln!(out, "    {index:3}  {file}")?;
+            writeln!(out, "    {index:3}  {}", plain(&file.to_string()))?;
         }
         dump_process(&recording.process(number), bytes, out)?;
     }

@@ -26,6 +26,8 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     recording: Option<PathBuf>,
     #[command(flatten)]
+    redaction: super::pack::Redaction,
+    #[command(flatten)]
     store: StoreOption,
 }
 
@@ -50,6 +52,10 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     for process in copied.processes() {
         Files::open(&copied.directory, process)?.pack()?;
     }
+    let copied = arguments.redaction.apply(copied).inspect_err(|_| {
+        // What was asked to be left out is not left lying there.
+        let _ = Place::of(to).join("recording").remove();
+    })?;
     let own = std::env::current_exe().map_err(|error| fail(to, error))?;
     let tool = to.join("deadheat");
     std::fs::copy(&own, &tool).map_err(|error| fail(&tool, error))?;
@@ -63,6 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         script.display(),
         arguments.evidence
     );
+    super::pack::tell_environment(&copied, &copy);
     Ok(0)
 }
 

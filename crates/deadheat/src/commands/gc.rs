@@ -30,7 +30,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let collected =
         Store::open(&arguments.store.store)?.collect(arguments.keep, arguments.dry_run)?;
     for path in &collected.recordings {
-        tell!("{}", path.display());
+        tell!("{}", report::plain(&path.display().to_string()));
     }
     tell!(
         "{} {} ({:.1} MB) and the details of {}",

@@ -75,6 +75,7 @@ pub struct Arguments {
 impl From<hunt::Error> for Failure {
     fn from(error: hunt::Error) -> Self {
         let code = match &error {
+            hunt::Error::Recording(error) => error.exit_code(),
             hunt::Error::Run(_) | hunt::Error::Folder { .. } => race::exit_code::USAGE,
             _ => race::exit_code::FAILURE,
         };
@@ -142,7 +143,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         text.push('\n');
         text
     } else {
-        story(&words, &found, native)
+        report::plain_lines(&story(&words, &found, native)).into_owned()
     };
     interruption::reporting();
     report::print_text(&text, Stream::Stdout).map_err(|error| Failure {

@@ -87,8 +87,10 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     Store::create(&arguments.run.store.store)?.mark(&race.fingerprint, &mark)?;
     let [one, two] = report::between(race);
     tell!(
-        "race {} ({one} / {two}) is marked {state}",
-        race.fingerprint
+        "race {} ({} / {}) is marked {state}",
+        race.fingerprint,
+        report::plain(&one),
+        report::plain(&two)
     );
     Ok(0)
 }

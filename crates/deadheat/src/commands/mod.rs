@@ -59,14 +59,18 @@ impl Failure {
 
 impl From<vm::Error> for Failure {
     fn from(error: vm::Error) -> Self {
-        let code = match &error {
-            vm::Error::Record(error) if error.is_full_disk() => race::exit_code::FAILURE,
-            vm::Error::Program(_) | vm::Error::Record(_) => race::exit_code::USAGE,
-            _ => race::exit_code::FAILURE,
-        };
         Failure {
-            code,
+            code: error.exit_code(),
             message: error.to_string(),
+        }
+    }
+}
+
+impl From<vm::snapshot::Failed> for Failure {
+    fn from(failed: vm::snapshot::Failed) -> Self {
+        Failure {
+            code: failed.exit_code,
+            message: failed.message,
         }
     }
 }

@@ -2,7 +2,8 @@
 //! and shows the thread there.
 
 use super::{Failure, end_like};
-use ::race::Moment;
+use ::race::{Frame, Moment};
+use report::plain;
 use std::path::PathBuf;
 use symbols::ModuleMap;
 use vm::context::reg;
@@ -10,6 +11,7 @@ use vm::record::Recording;
 use vm::space::Backing;
 use vm::{Stop, Vm};
 
+mod diagnose;
 mod race;
 
 #[derive(clap::Args)]
@@ -21,6 +23,7 @@ Examples:
   deadheat replay .deadheat/7 --race 3 --gdb             stand at the race in gdb, go back and on
   deadheat replay .deadheat/7 --evidence 1 --gdb         what a verdict rests on, in gdb
   deadheat replay .deadheat/7 --process 2 --gdb          a process that the program forked, in gdb
+  deadheat replay .deadheat/7 --diagnose                 a replay diverged: where, and what wrote there
   (gdb) target remote | deadheat replay .deadheat/7 --race 3 --order swapped --gdb=-")]
 pub struct Arguments {
     /// The recording
@@ -38,6 +41,17 @@ pub struct Arguments {
     /// Replay only this process of the recording (0 is the first)
     #[arg(long, value_name = "N")]
     process: Option<u32>,
+    /// Replay several times and tell where a replay first differs from the
+    /// recording, or from another replay, and what was written there; exit
+    /// code 70 if one does
+    #[arg(long, conflicts_with_all = ["until", "evidence"])]
+    diagnose: bool,
+    /// Show the program's output on a terminal as it was written: a recording
+    /// of somebody else's can then do to the terminal what it wants. Without,
+    /// control characters are shown as such; elsewhere than on a terminal the
+    /// output is always what was written
+    #[arg(long)]
+    raw: bool,
     #[command(flatten)]
     race: race::RaceArguments,
 }
@@ -53,6 +67,15 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         }
         let recording = Recording::open(&arguments.recording)?;
         return crate::exploration::show_evidence(&recording, number);
+    }
+    if arguments.diagnose && arguments.race.is_asked_for() {
+        return Err(Failure::usage(
+            "--diagnose looks at plain replays; give it without --race, --order and --gdb",
+        ));
+    }
+    if arguments.diagnose {
+        let recording = Recording::open(&arguments.recording)?;
+        return diagnose::run(&recording, arguments.process);
     }
     if arguments.race.is_asked_for() {
         let process = arguments.process.unwrap_or(0);
@@ -72,6 +95,9 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         (None, Some(_)) => Vm::replay(&recording)?,
         (None, None) => Vm::replay_tree(&recording)?,
     };
+    if arguments.raw {
+        vm.show_raw();
+    }
     match vm.run(until)? {
         Stop::Ended(status) => {
             if let Some(until) = until {
@@ -92,17 +118,32 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     }
 }
 
-/// Thread, stack, registers and source line at a moment.
-fn show(vm: &Vm, moment: Moment) -> Result<(), Failure> {
-    let Some(regs) = vm.registers(moment.thread) else {
-        return Ok(());
-    };
+/// The programs and libraries that are mapped.
+fn modules_of(vm: &Vm) -> ModuleMap {
     let mut modules = ModuleMap::new();
     for (range, mapping) in vm.space.mappings() {
         if let Backing::File { path, offset } = &mapping.backing {
             modules.insert(range, path, *offset);
         }
     }
+    modules
+}
+
+/// Source line of a frame, or else where it is in its file.
+fn place_of(frame: &Frame, pc: u64) -> String {
+    match (&frame.file, frame.line, &frame.module, frame.offset) {
+        (Some(file), Some(line), ..) => format!("{file}:{line}"),
+        (_, _, Some(module), Some(offset)) => format!("{module}+{offset:#x}"),
+        _ => format!("{pc:#x}"),
+    }
+}
+
+/// Thread, stack, registers and source line at a moment.
+fn show(vm: &Vm, moment: Moment) -> Result<(), Failure> {
+    let Some(regs) = vm.registers(moment.thread) else {
+        return Ok(());
+    };
+    let modules = modules_of(vm);
     let name = vm
         .threads
         .get(&moment.thread)
@@ -117,8 +158,9 @@ fn show(vm: &Vm, moment: Moment) -> Result<(), Failure> {
         })
         .unwrap_or_default();
     tell!(
-        "thread {} \"{name}\" after {} instructions",
+        "thread {} \"{}\" after {} instructions",
         moment.thread,
+        plain(&name),
         moment.count
     );
     let machine = symbols::Registers {
@@ -134,12 +176,8 @@ fn show(vm: &Vm, moment: Moment) -> Result<(), Failure> {
     {
         for frame in modules.frames(pc, depth > 0) {
             let function = frame.function.as_deref().unwrap_or("??");
-            let place = match (&frame.file, frame.line, &frame.module, frame.offset) {
-                (Some(file), Some(line), ..) => format!("{file}:{line}"),
-                (_, _, Some(module), Some(offset)) => format!("{module}+{offset:#x}"),
-                _ => format!("{pc:#x}"),
-            };
-            tell!("  #{number:<2} {function}  {place}");
+            let place = place_of(&frame, pc);
+            tell!("  #{number:<2} {}  {}", plain(function), plain(&place));
             number += 1;
         }
     }

@@ -245,9 +245,10 @@ fn classify(
         };
         say!(
             "deadheat: to see what the races can do, a second copy of process {pid} is started under \
-             the vm, beside it: `{}` with its environment, in {folder}; process {pid} itself is left \
+             the vm, beside it: `{}` with its environment, in {}; process {pid} itself is left \
              alone from here on",
-            origin.words.join(" ")
+            report::plain(&origin.words.join(" ")),
+            report::plain(&folder)
         );
     }
     let candidates = std::mem::take(&mut report.races);

@@ -112,7 +112,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let text = if arguments.json {
         format!("{:#}\n", told.json)
     } else {
-        told.text
+        report::plain_lines(&told.text).into_owned()
     };
     interruption::reporting();
     report::print_text(&text, Stream::Stdout).map_err(|error| Failure {

@@ -56,9 +56,10 @@ fn nameable(frame: &Frame) -> bool {
     frame.function.is_some() || frame.file.is_some() || frame.module.is_some()
 }
 
-/// Line breaks, which no suppression file can hold, as the wildcard.
+/// Line breaks, which no suppression file can hold, and what would steer a
+/// terminal, as the wildcard.
 fn one_line(text: &str) -> String {
-    text.replace(['\n', '\r'], "*")
+    race::plain_pattern(text)
 }
 
 fn tsan_pattern(frame: &Frame) -> String {

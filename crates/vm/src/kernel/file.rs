@@ -757,17 +757,29 @@ impl Vm {
             return Ok(());
         }
         self.await_turn(order)?;
+        self.show_bytes(stream, bytes);
+        self.had_turn(order);
+        Ok(())
+    }
+
+    /// Writes the program's output to a stream of ours. A recording may come
+    /// from anybody: on a terminal nothing in it moves the cursor.
+    pub(super) fn show_bytes(&self, stream: i32, bytes: &[u8]) {
+        // SAFETY: asks about a descriptor; no other preconditions.
+        let is_terminal = unsafe { libc::isatty(stream) } == 1;
+        let bytes = match is_terminal && !self.shows_raw {
+            true => race::plain_bytes(bytes),
+            false => bytes.into(),
+        };
         // Whoever reads the replay's output may have gone away; the replay
         // itself is not concerned.
         let _ = if stream == 2 {
-            std::io::stderr().write_all(bytes)
+            std::io::stderr().write_all(&bytes)
         } else {
             std::io::stdout()
-                .write_all(bytes)
+                .write_all(&bytes)
                 .and_then(|()| std::io::stdout().flush())
         };
-        self.had_turn(order);
-        Ok(())
     }
 
     /// The host is about to write to a guest range: code translated from

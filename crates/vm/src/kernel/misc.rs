@@ -25,7 +25,7 @@ impl Vm {
     /// silent: it was said when it happened.
     pub(super) fn say(&self, what: &str) {
         if self.io.is_live() {
-            crate::host::say(&format!("deadheat: {what}"));
+            crate::host::say(&format!("deadheat: {}", race::plain_lines(what)));
         }
     }
 

@@ -316,7 +316,10 @@ impl Vm {
                 }
                 *inputs = InputReader::open(&folder.join("inputs"))?;
                 *files = Files::open(&tree.directory, number)?;
-                *steps = StepReader::open(&folder.join("schedule"))?;
+                *steps = match steps.rewrites() {
+                    true => StepReader::open_to_rewrite(&folder)?,
+                    false => StepReader::open(&folder.join("schedule"))?,
+                };
             }
             _ => {}
         }

@@ -1,5 +1,6 @@
 //! The vm itself: one guest process, its threads, and the loop that runs them.
 
+mod checkpoint;
 mod code;
 mod held;
 mod left_out;
@@ -150,6 +151,7 @@ pub struct Vm {
     returned: Vec<u64>,
     /// Chained hash of system calls and their results.
     pub(crate) trail: u64,
+    checkpoints: checkpoint::Checkpoints,
     pub(crate) ended: Option<ProcessStatus>,
     /// The fault the guest died of, if it did.
     pub fault: Option<GuestFault>,
@@ -174,6 +176,8 @@ pub struct Vm {
     pub(crate) muted: bool,
     /// A confined replay may read files that are not the recording's.
     pub(crate) reads_files: bool,
+    /// It is shown byte for byte, on a terminal too.
+    pub(crate) shows_raw: bool,
     /// Stop before system calls instead of making them.
     before_syscalls: bool,
     /// A thread runs alone, by `run_thread`: no policy is asked.
@@ -243,6 +247,7 @@ impl Vm {
             returns: Vec::new(),
             returned: Vec::new(),
             trail: 0,
+            checkpoints: checkpoint::Checkpoints::new(),
             ended: None,
             fault: None,
             ending: None,
@@ -257,6 +262,7 @@ impl Vm {
             kernel_writes: Vec::new(),
             muted: false,
             reads_files: false,
+            shows_raw: false,
             before_syscalls: false,
             one_thread: false,
             reborn: false,
@@ -447,7 +453,10 @@ impl Vm {
             Ok(_) => 0,
             Err(error) => {
                 if !matches!(error, Error::ProcessFailed) {
-                    host::say(&format!("deadheat: process {number}: {error}"));
+                    host::say(&format!(
+                        "deadheat: process {number}: {}",
+                        race::plain_lines(&error.to_string())
+                    ));
                 }
                 race::exit_code::FAILURE
             }
@@ -479,6 +488,11 @@ impl Vm {
         self.run_slices(goal).map_err(|error| match error {
             Error::Divergence(mut divergence) => {
                 divergence.reason = self.processor.difference();
+                divergence.until.get_or_insert(self.instructions());
+                if divergence.since.is_none() {
+                    divergence.moment.get_or_insert(self.moment());
+                }
+                divergence.recording = self.tree.as_ref().map(|tree| tree.directory.clone());
                 divergence.into()
             }
             other => other,
@@ -598,6 +612,7 @@ impl Vm {
         self.granted = 0;
         self.set_remaining(0);
         self.trail = 0;
+        self.checkpoints.restart();
         self.slice = None;
         self.last_slice = None;
         self.held.clear();

@@ -95,6 +95,12 @@ impl Vm {
         self.muted = true;
     }
 
+    /// Output that is shown goes to a terminal as the program wrote it, with
+    /// everything that moves the cursor.
+    pub fn show_raw(&mut self) {
+        self.shows_raw = true;
+    }
+
     /// From here on the program's output to standard streams is shown, also
     /// that of a copy.
     pub fn unmute(&mut self) {

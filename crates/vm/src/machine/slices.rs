@@ -3,13 +3,15 @@
 
 use super::outside::{FLUSH_INTERVAL, host_nanoseconds};
 use super::{Pace, Slice, Vm};
-use crate::context::{BREAK, GUEST_FLAGS};
+use crate::context::BREAK;
 use crate::observe::ThreadEvent;
+use crate::record::check::{Check, Checkpoint};
 use crate::record::{Ending, ProcessStatus, Step};
 use crate::schedule::{Choice, SliceEnd};
+use crate::state::HashedMemory;
 use crate::thread::State;
 use crate::translate::MAX_BLOCK;
-use crate::{Divergence, Error};
+use crate::{Difference, Divergence, Error};
 use race::Moment;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -110,7 +112,7 @@ impl Vm {
         if matches!(self.pace, Pace::Policy { steps: None, .. }) {
             return Ok(());
         }
-        let check = self.check();
+        let check = Check::of(&self.context.regs, self.trail);
         let step = Step::Slice {
             thread: slice.thread,
             instructions: slice.done,
@@ -121,40 +123,59 @@ impl Vm {
                 policy.ran(slice.thread, slice.done);
                 if let Some(steps) = steps {
                     steps.push(&step)?;
+                    self.checkpoint_if_due()?;
                 }
                 Ok(())
             }
             Pace::Follow(steps) => {
-                let path = steps.path().to_path_buf();
                 let recorded = steps.next_step()?;
                 if recorded.as_ref() == Some(&step) {
                     return Ok(());
                 }
-                Err(Box::new(Divergence {
-                    what: format!(
-                        "recorded: {}; replayed: {step} (stopped: {end:?})",
-                        recorded.map_or("nothing".to_string(), |step| step.to_string())
-                    ),
-                    path: Some(path),
-                    moment: Some(Moment::new(slice.thread, self.executed(slice.thread))),
-                    regs: Some(self.context.regs),
-                    reason: None,
-                })
-                .into())
+                Err(self.other_slice(slice, &step, recorded, end).into())
             }
         }
     }
 
-    /// Hash of the running thread's registers and of everything the kernel
-    /// did, for the recording's checks.
-    pub(super) fn check(&self) -> u32 {
-        let mut hash = Xxh3::with_seed(self.trail);
-        let regs = &self.context.regs;
-        for value in regs.gpr.iter().chain([&regs.rip, &regs.fs_base]) {
-            hash.update(&value.to_le_bytes());
-        }
-        hash.update(&(regs.rflags & GUEST_FLAGS).to_le_bytes());
-        hash.digest() as u32
+    /// The slice did not end as the recorded one.
+    fn other_slice(
+        &self,
+        slice: Slice,
+        replayed: &Step,
+        recorded: Option<Step>,
+        end: SliceEnd,
+    ) -> Box<Divergence> {
+        let words = |step: Option<&Step>| step.map_or("nothing".to_string(), Step::to_string);
+        let difference = match (&recorded, replayed) {
+            (
+                Some(Step::Slice {
+                    thread,
+                    instructions,
+                    check: then,
+                }),
+                Step::Slice { check: now, .. },
+            ) if (*thread, *instructions) == (slice.thread, slice.done) => {
+                Some(Difference::Registers {
+                    thread: slice.thread,
+                    names: then.differing(now),
+                })
+            }
+            _ => None,
+        };
+        Box::new(Divergence {
+            path: match &self.pace {
+                Pace::Follow(steps) => Some(steps.path().to_path_buf()),
+                Pace::Policy { .. } => None,
+            },
+            moment: Some(Moment::new(slice.thread, self.executed(slice.thread))),
+            since: Some(self.instructions() - slice.done),
+            regs: Some(self.context.regs),
+            difference,
+            ..*Divergence::new(format!(
+                "recorded: {}; replayed: {replayed} (stopped: {end:?})",
+                words(recorded.as_ref())
+            ))
+        })
     }
 
     /// Adds a system call and what it did to the trail.
@@ -173,40 +194,78 @@ impl Vm {
         }
         self.drain_ring();
         self.release_vfork_parent(true);
-        let mut ending = Ending { status, state: 0 };
-        if !matches!(self.pace, Pace::Policy { steps: None, .. }) {
-            ending.state = self.state_hash();
+        let memory = match self.pace {
+            Pace::Policy { steps: None, .. } => None,
+            _ => Some(self.hash_memory()),
+        };
+        let state = memory.as_ref().map(|memory| self.state_hash_with(memory));
+        let ending = Ending {
+            status,
+            state: state.unwrap_or_default(),
+        };
+        if let Some(memory) = &memory {
+            if matches!(self.pace, Pace::Follow(_)) {
+                self.follow_end(ending, memory)?;
+            } else {
+                let checkpoint = self.checkpoint(memory);
+                self.note(Step::Checkpoint(Box::new(checkpoint)))?;
+            }
         }
-        match &mut self.pace {
-            Pace::Policy { steps, .. } => {
-                if let Some(steps) = steps {
-                    // Inputs first, as ever; both ends in one go.
-                    steps.push(&Step::End(ending))?;
-                    self.io.finish()?;
-                    steps.finish()?;
-                }
-            }
-            Pace::Follow(steps) => {
-                let recorded = steps.next_step()?;
-                if recorded
-                    .as_ref()
-                    .is_some_and(|step| *step != Step::End(ending))
-                {
-                    return Err(Divergence::new(format!(
-                        "the end differs; recorded: {}; replayed: {}",
-                        recorded.map_or("nothing".to_string(), |step| step.to_string()),
-                        Step::End(ending)
-                    ))
-                    .into());
-                }
-                if recorded.is_some() {
-                    steps.expect_end()?;
-                    self.io.expect_end()?;
-                }
-            }
+        if let Pace::Policy {
+            steps: Some(steps), ..
+        } = &mut self.pace
+        {
+            // Inputs first, as ever; both ends in one go.
+            steps.push(&Step::End(ending))?;
+            self.io.finish()?;
+            steps.finish()?;
         }
         self.ending = Some(ending);
         Ok(())
+    }
+
+    /// Compares the end with the recorded one, if the recording has it.
+    fn follow_end(&mut self, ending: Ending, memory: &HashedMemory) -> Result<(), Error> {
+        if let Some(checkpoint) = self.take_checkpoint()? {
+            self.compare_checkpoint(&checkpoint, memory)?;
+        }
+        let Pace::Follow(steps) = &mut self.pace else {
+            return Ok(());
+        };
+        let Some(recorded) = steps.next_step()? else {
+            return Ok(());
+        };
+        if steps.rewrites()
+            && let Step::End(Ending { status, .. }) = &recorded
+            && *status == ending.status
+        {
+            steps.expect_end()?;
+            steps.rewrite(&Step::End(ending))?;
+            return self.io.expect_end();
+        }
+        if recorded != Step::End(ending) {
+            return Err(Divergence::new(format!(
+                "the end differs; recorded: {recorded}; replayed: {}",
+                Step::End(ending)
+            ))
+            .into());
+        }
+        steps.expect_end()?;
+        self.io.expect_end()
+    }
+
+    /// The checkpoint that the recording has here, if it has one.
+    fn take_checkpoint(&mut self) -> Result<Option<Box<Checkpoint>>, Error> {
+        let Pace::Follow(steps) = &mut self.pace else {
+            return Ok(None);
+        };
+        if !matches!(steps.peek()?, Some(Step::Checkpoint(_))) {
+            return Ok(None);
+        }
+        match steps.next_step()? {
+            Some(Step::Checkpoint(checkpoint)) => Ok(Some(checkpoint)),
+            _ => Ok(None),
+        }
     }
 
     /// What to run next. `None` where a recording stops.
@@ -274,6 +333,10 @@ impl Vm {
             if self.ended.is_some() {
                 return Ok(None);
             }
+            if let Some(checkpoint) = self.take_checkpoint()? {
+                let memory = self.hash_memory();
+                self.compare_checkpoint(&checkpoint, &memory)?;
+            }
             let Pace::Follow(steps) = &mut self.pace else {
                 unreachable!("only called while following");
             };
@@ -321,6 +384,8 @@ impl Vm {
                     steps.next_step()?;
                     self.receive_memory()?;
                 }
+                // Taken above.
+                Some(Step::Checkpoint(_)) => {}
                 Some(Step::Signal { .. }) => {
                     if let Some(Step::Signal { thread, info }) = steps.next_step()? {
                         self.signal_from_outside(thread, &info)?;

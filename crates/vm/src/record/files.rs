@@ -1,9 +1,11 @@
 //! Files that the program mapped, by hash.
 //!
-//! Programs and libraries are referred to by path and hash: they change
-//! rarely, and a replay checks. Files the program may change, or that lie
-//! where files come and go, are copied into the recording when they are
-//! mapped. `pack` copies the rest.
+//! A recording outlives the installation of other packages: what that rewrites
+//! (the loader's cache, archives of locales, small libraries) is copied when it
+//! is mapped, like files the program may change and files outside packages.
+//! Large programs and libraries are referred to by path and hash: they change
+//! only with their own package, and a replay checks. `pack` copies them too.
+//! Files that are read, not mapped, are in the recording as input.
 
 use super::{RecordError, read_json, write_json};
 use folder::{HUGE, Place, copy_contents, each_block, is_empty};
@@ -11,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -53,12 +55,32 @@ pub struct Files {
     directory: PathBuf,
     process: u32,
     list: Vec<MappedFile>,
+    /// Bytes copied because the file is small.
+    small: u64,
 }
 
-/// Directories whose files belong to installed packages.
-const STABLE: [&str; 8] = [
-    "/usr/", "/lib/", "/lib64/", "/bin/", "/sbin/", "/opt/", "/etc/", "/nix/",
+/// Directories whose files belong to installed packages. /etc is none: its
+/// caches and settings change with every package.
+const STABLE: [&str; 7] = [
+    "/usr/", "/lib/", "/lib64/", "/bin/", "/sbin/", "/opt/", "/nix/",
 ];
+
+/// Files of packages up to this size are copied: six of seven of Debian's
+/// libraries are smaller. Copying this much takes half a millisecond.
+const SMALL: u64 = 1 << 20;
+
+/// The same for files that are no programs: caches and archives, which are
+/// written anew when other packages come. Debian's locale-archive has 3 MB with
+/// one language; with all 500 it has 220.
+const SMALL_DATA: u64 = 16 << 20;
+
+/// All that a process has copied because it is small: thirty libraries and a
+/// few archives. A store of a hundred recordings stays below 4 GB, and as a
+/// rule far below, because they share their copies.
+const ALL_SMALL: u64 = 32 << 20;
+
+/// Recordings of a store that may have the same file, the latest first.
+const SIBLINGS: u64 = 4;
 
 impl Files {
     pub fn create(directory: &Path, process: u32) -> Self {
@@ -66,6 +88,7 @@ impl Files {
             directory: directory.to_path_buf(),
             process,
             list: Vec::new(),
+            small: 0,
         }
     }
 
@@ -128,8 +151,13 @@ impl Files {
             return Ok(index as FileIndex);
         }
         let stable = STABLE.iter().any(|prefix| path.starts_with(prefix));
-        let store = writable || !stable;
-        if store {
+        let changes = writable || !stable;
+        let small = !changes && self.small + size <= ALL_SMALL && is_small(file, size);
+        if small {
+            self.small += size;
+        }
+        let store = changes || small;
+        if store && !self.has(&hash, size) && (writable || !self.share(&hash, size)) {
             self.store(file, &hash)?;
         }
         self.list.push(MappedFile {
@@ -144,6 +172,51 @@ impl Files {
 
     fn stored(&self, hash: &str) -> Place {
         Place::of(&self.directory).join("files").join(hash)
+    }
+
+    /// A process of the tree has stored it already.
+    fn has(&self, hash: &str, size: u64) -> bool {
+        let facts = self
+            .stored(hash)
+            .open(size)
+            .and_then(|file| file.metadata());
+        facts.is_ok_and(|facts| facts.size() == size)
+    }
+
+    /// Gives a file of another recording of the same store a second name here.
+    /// Copies are never written to. False if there is none.
+    fn share(&self, hash: &str, size: u64) -> bool {
+        let number = || -> Option<u64> { self.directory.file_name()?.to_str()?.parse().ok() };
+        let (Some(store), Some(number)) = (self.directory.parent(), number()) else {
+            return false;
+        };
+        // There numbers are descriptors.
+        if store.starts_with("/proc") {
+            return false;
+        }
+        let target = self.stored(hash);
+        let folder = Place::of(&self.directory).join("files").ensure_folder();
+        let latest = number.saturating_sub(SIBLINGS)..number;
+        folder.is_ok()
+            && latest.rev().any(|sibling| {
+                let place = Place::of(store).join(sibling.to_string());
+                let there = place.join("files").join(hash);
+                let same = |place: &Place| {
+                    let file = place.open(size).ok()?;
+                    let found = known_hash(&place.path(), &file).ok()?;
+                    (found.1 == hash).then_some(())
+                };
+                if same(&there).is_none() || target.link_to(&there).is_err() {
+                    return false;
+                }
+                // It may have been changed meanwhile.
+                let is_right = same(&target).is_some();
+                if !is_right {
+                    // What cannot be removed is replaced when it is stored.
+                    let _ = target.remove();
+                }
+                is_right
+            })
     }
 
     fn store(&self, file: &File, hash: &str) -> Result<(), RecordError> {
@@ -200,8 +273,12 @@ impl Files {
             }
             return Ok((original, file));
         }
-        let file = folder::open_regular(&original, folder::STREAM)
-            .map_err(|error| RecordError::read(&original, error))?;
+        let file = match folder::open_regular(&original, folder::STREAM) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(RecordError::FileChanged { path: original });
+            }
+            other => other.map_err(|error| RecordError::read(&original, error))?,
+        };
         let size = file.metadata().map_or(0, |facts| facts.size());
         if size != entry.size || known_hash(&original, &file)?.1 != entry.hash {
             return Err(RecordError::FileChanged { path: original });
@@ -226,6 +303,14 @@ impl Files {
         write_json(&self.table(), &self.list)?;
         Ok(packed)
     }
+}
+
+/// Small enough to be copied whatever it is, or no program and small for that.
+fn is_small(file: &File, size: u64) -> bool {
+    const ELF: [u8; 4] = *b"\x7fELF";
+    let mut start = [0; ELF.len()];
+    let mut is_program = || file.read_exact_at(&mut start, 0).is_ok() && start == ELF;
+    size <= SMALL || (size <= SMALL_DATA && !is_program())
 }
 
 /// What tells that a file has not changed since it was hashed: device, inode,
@@ -287,7 +372,6 @@ fn hash_file(path: &Path, file: &File) -> Result<(u64, String), RecordError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::FileExt;
 
     fn temporary(name: &str) -> (PathBuf, File) {
         let path = std::env::temp_dir().join(format!("deadheat-{name}-{}", std::process::id()));
@@ -318,6 +402,72 @@ mod tests {
         assert_eq!(hash_file(&path, &file).unwrap().1, hash);
         file.write_all_at(b"y", 1 << 38).unwrap();
         assert_ne!(hash_file(&path, &file).unwrap().1, hash);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    /// A store with two recordings.
+    fn recordings() -> (tempfile::TempDir, PathBuf, PathBuf) {
+        let store = tempfile::tempdir().unwrap();
+        let paths = ["1", "2"].map(|name| store.path().join(name));
+        for path in &paths {
+            std::fs::create_dir_all(path.join("0")).unwrap();
+        }
+        let [first, second] = paths;
+        (store, first, second)
+    }
+
+    #[test]
+    fn small_files_of_packages_are_copied() {
+        let (_store, first, _) = recordings();
+        let mut files = Files::create(&first, 0);
+        let (path, file) = temporary("small");
+        let mut add = |name: &str, size: u64, start: &[u8]| {
+            // Other contents, another hash.
+            file.set_len(0).unwrap();
+            file.set_len(size).unwrap();
+            file.write_all_at(name.as_bytes(), size - 64).unwrap();
+            file.write_all_at(start, 0).unwrap();
+            let index = files.add(Path::new(name), &file, false).unwrap();
+            files.list()[index as usize].stored
+        };
+        assert!(add("/etc/ld.so.cache", SMALL_DATA + 1, b"glibc"));
+        assert!(add("/home/me/program", 9 * SMALL, b"\x7fELF"));
+        assert!(add("/usr/lib/small.so", SMALL, b"\x7fELF"));
+        assert!(!add("/usr/lib/large.so", SMALL + 1, b"\x7fELF"));
+        assert!(add("/usr/lib/locale/locale-archive", 3 << 20, b"\x09"));
+        assert!(!add("/usr/lib/locale/all", SMALL_DATA + 1, b"\x09"));
+        assert!(add("/usr/share/one", 14 << 20, b"one"));
+        assert!(add("/usr/share/two", 13 << 20, b"two"));
+        assert!(!add("/usr/share/three", 4 << 20, b"3"), "no room is left");
+        assert!(add("/usr/share/four", 64 << 10, b"4"), "this one fits");
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn recordings_of_a_store_share_copies_that_are_right() {
+        let (_store, first, second) = recordings();
+        let (path, file) = temporary("shared");
+        file.write_all_at(b"what is in it", 0).unwrap();
+        let name = Path::new("/usr/lib/one.so");
+        let stored = |directory: &Path| {
+            let mut files = Files::create(directory, 0);
+            let index = files.add(name, &file, false).unwrap();
+            let (original, _) = files.open_mapped(index).unwrap();
+            assert_eq!(original, name);
+            directory
+                .join("files")
+                .join(&files.list()[index as usize].hash)
+        };
+        let one = stored(&first);
+        let two = stored(&second);
+        let inode = |path: &Path| path.metadata().unwrap().ino();
+        assert_eq!(inode(&one), inode(&two));
+        // One that was changed is not taken.
+        std::fs::remove_file(&two).unwrap();
+        std::fs::write(&one, b"something els").unwrap();
+        let two = stored(&second);
+        assert_ne!(inode(&one), inode(&two));
+        assert_eq!(std::fs::read(two).unwrap(), b"what is in it");
         std::fs::remove_file(path).unwrap();
     }
 }

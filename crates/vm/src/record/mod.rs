@@ -8,20 +8,24 @@
 //! | `files/` | copies of mapped files whose original may change, by hash |
 //! | `N/process.json` | for process N: its parent |
 //! | `N/files.json` | for process N: files it mapped, by hash |
-//! | `N/schedule` | for process N: which thread ran for how many instructions, with a check of its state |
+//! | `N/schedule` | for process N: which thread ran for how many instructions, with checks of registers and memory |
 //! | `N/inputs` | for process N: what came from outside, in order |
 //!
 //! Everything is created readable by its owner only: a recording contains the
 //! program's memory and input. After paper 000, section 2, without its load
 //! log (see the crate's documentation).
 
+pub mod check;
 mod files;
 mod inputs;
+mod redact;
 mod steps;
 pub mod stream;
 
 pub use files::{FileIndex, Files, MappedFile};
 pub use inputs::{Effect, InputReader, InputWriter};
+pub(crate) use redact::NEW_SCHEDULE;
+pub use redact::{RedactError, redact, secrets, variables};
 pub use steps::{Ending, ProcessStatus, Step, StepReader, StepWriter};
 
 use folder::Place;
@@ -33,8 +37,9 @@ use std::path::{Path, PathBuf};
 
 /// Version of the recording format. 2: streams have an end, checks include
 /// the status flags, long repeated string instructions count by parts. 3: system
-/// calls take time. 5: the processor is described.
-pub const FORMAT: u16 = 5;
+/// calls take time. 5: the processor is described. 6: checks name registers and
+/// pages, small mapped files are copied.
+pub const FORMAT: u16 = 6;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -51,7 +56,7 @@ pub enum RecordError {
     #[error("{0} ends before the program did: the recording is incomplete from there on")]
     Ended(PathBuf),
     #[error(
-        "{path} has changed since the recording was made; restore it, or record again (`deadheat pack` keeps copies of such files)"
+        "{path} has changed since the recording was made, or is gone; install the version of its package that was there (`dpkg -S {path}` names the package), or record again; `deadheat pack`, while all files are as they were, copies such files into the recording"
     )]
     FileChanged { path: PathBuf },
     #[error("{0} exists already; give another directory, or remove it")]
@@ -82,6 +87,13 @@ impl RecordError {
             return false;
         };
         matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
+    }
+
+    pub fn exit_code(&self) -> i32 {
+        match self.is_full_disk() {
+            true => race::exit_code::FAILURE,
+            false => race::exit_code::USAGE,
+        }
     }
 
     pub fn write(path: &Path, error: io::Error) -> Self {
@@ -142,6 +154,9 @@ pub struct Manifest {
     /// Bytes added to every block that an allocator is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<u64>,
+    /// Variables of the environment whose values were taken out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub redacted: Vec<String>,
 }
 
 impl Manifest {
@@ -160,6 +175,7 @@ impl Manifest {
             quantum,
             left_out: Vec::new(),
             guard: None,
+            redacted: Vec::new(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! advanced, when a signal came, how it ended.
 
 use super::RecordError;
+use super::check::{Check, Checkpoint};
 use super::stream::{StreamReader, StreamWriter, put_bytes, put_number};
 use folder::Place;
 use std::fmt;
@@ -10,13 +11,14 @@ use std::path::Path;
 /// One decision of the scheduler, in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Thread `thread` ran for `instructions`; afterwards its state hashed to
-    /// `check`.
+    /// Thread `thread` ran for `instructions`; `check` is its state afterwards.
     Slice {
         thread: u32,
         instructions: u64,
-        check: u32,
+        check: Check,
     },
+    /// The state of the whole process, between slices and before the end.
+    Checkpoint(Box<Checkpoint>),
     /// Virtual time went on by this many nanoseconds without an instruction.
     Advance(u64),
     /// A signal from outside became pending for a thread (or, with thread 0,
@@ -56,8 +58,9 @@ impl fmt::Display for Step {
                 check,
             } => write!(
                 f,
-                "thread {thread} runs {instructions} instructions (state {check:08x})"
+                "thread {thread} runs {instructions} instructions (state {check})"
             ),
+            Step::Checkpoint(checkpoint) => write!(f, "{checkpoint}"),
             Step::Advance(nanoseconds) => write!(f, "time goes on by {nanoseconds} ns"),
             Step::Memory => write!(f, "other processes have written to shared memory"),
             Step::Signal { thread: 0, .. } => write!(f, "a signal for the process arrives"),
@@ -84,6 +87,7 @@ const SIGNAL: u8 = 2;
 const EXITED: u8 = 3;
 const KILLED: u8 = 4;
 const MEMORY: u8 = 5;
+const CHECKPOINT: u8 = 6;
 
 pub struct StepWriter(StreamWriter);
 
@@ -103,7 +107,11 @@ impl StepWriter {
                 buffer.push(SLICE);
                 put_number(buffer, u64::from(*thread));
                 put_number(buffer, *instructions);
-                buffer.extend_from_slice(&check.to_le_bytes());
+                check.put(buffer);
+            }
+            Step::Checkpoint(checkpoint) => {
+                buffer.push(CHECKPOINT);
+                checkpoint.put(buffer);
             }
             Step::Advance(nanoseconds) => {
                 buffer.push(ADVANCE);
@@ -141,6 +149,8 @@ impl StepWriter {
 pub struct StepReader {
     stream: StreamReader,
     peeked: Option<Step>,
+    /// The same schedule with new checks of the process's state.
+    rewritten: Option<StepWriter>,
 }
 
 impl StepReader {
@@ -148,7 +158,32 @@ impl StepReader {
         Ok(StepReader {
             stream: StreamReader::open(place)?,
             peeked: None,
+            rewritten: None,
         })
+    }
+
+    /// Reads the schedule in this folder and writes it anew beside it: all
+    /// that is read, but for checkpoints and the end, which `rewrite` adds.
+    pub fn open_to_rewrite(folder: &Place) -> Result<Self, RecordError> {
+        let mut reader = StepReader::open(&folder.join("schedule"))?;
+        reader.rewritten = Some(StepWriter::create(&folder.join(super::NEW_SCHEDULE))?);
+        Ok(reader)
+    }
+
+    pub fn rewrites(&self) -> bool {
+        self.rewritten.is_some()
+    }
+
+    /// Writes a check in place of the one just read; the end is the last one.
+    pub fn rewrite(&mut self, step: &Step) -> Result<(), RecordError> {
+        let Some(rewritten) = &mut self.rewritten else {
+            return Ok(());
+        };
+        rewritten.push(step)?;
+        match step {
+            Step::End(_) => rewritten.finish(),
+            _ => Ok(()),
+        }
     }
 
     /// The next step without taking it; `None` where the recording stops (a
@@ -162,10 +197,16 @@ impl StepReader {
 
     /// Takes the next step.
     pub fn next_step(&mut self) -> Result<Option<Step>, RecordError> {
-        match self.peeked.take() {
-            Some(step) => Ok(Some(step)),
-            None => self.read(),
+        let step = match self.peeked.take() {
+            Some(step) => Some(step),
+            None => self.read()?,
+        };
+        if let (Some(step), Some(rewritten)) = (&step, &mut self.rewritten)
+            && !matches!(step, Step::Checkpoint(_) | Step::End(_))
+        {
+            rewritten.push(step)?;
         }
+        Ok(step)
     }
 
     fn read(&mut self) -> Result<Option<Step>, RecordError> {
@@ -182,8 +223,9 @@ impl StepReader {
             SLICE => Step::Slice {
                 thread: stream.number()? as u32,
                 instructions: stream.number()?,
-                check: word(stream.bytes(4)?) as u32,
+                check: Check::read(stream)?,
             },
+            CHECKPOINT => Step::Checkpoint(Box::new(Checkpoint::read(stream)?)),
             ADVANCE => Step::Advance(stream.number()?),
             SIGNAL => {
                 let thread = stream.number()? as u32;

@@ -130,7 +130,7 @@ pub fn run(
     match (instance, script) {
         (Some(instance), Some(script)) => {
             let stop = reorder::show(&recording, instance, &script)?;
-            say!("deadheat: {}", script.ending);
+            say!("deadheat: {}", report::plain(&script.ending));
             Ok(Next::Done(match stop {
                 Stop::Ended(status) => super::end_like(status),
                 _ => race::exit_code::FAILURE,
@@ -191,13 +191,12 @@ fn script(
         OrderName::Recorded => reorder::Order::Recorded,
         OrderName::Swapped => reorder::Order::Swapped,
     };
-    let failure = |message: String| Failure {
-        code: race::exit_code::FAILURE,
-        message,
-    };
     reorder::script(recording, instance, order, LIMIT)
-        .map_err(|error| failure(error.to_string()))?
-        .map_err(|why| failure(format!("this order cannot be played: {why}")))
+        .map_err(|error| Failure {
+            code: error.exit_code(),
+            message: error.to_string(),
+        })?
+        .map_err(|why| Failure::own(format!("this order cannot be played: {why}")))
 }
 
 /// An execution that leaves the recording.
@@ -341,10 +340,7 @@ impl Plan<'_> {
 
 fn debug(plan: &Plan, address: &str) -> Result<i32, Failure> {
     let failed = |error: timeline::Error| Failure {
-        code: match error {
-            timeline::Error::Address { .. } => race::exit_code::USAGE,
-            _ => race::exit_code::FAILURE,
-        },
+        code: error.exit_code(),
         message: error.to_string(),
     };
     if address.is_empty() && std::io::stdin().is_terminal() && has_gdb() {
@@ -380,7 +376,7 @@ fn with_gdb(plan: &Plan) -> Result<i32, Failure> {
     // SAFETY: an interrupt from the terminal is gdb's to handle.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
     let mut session = plan.session().map_err(|error| Failure {
-        code: race::exit_code::FAILURE,
+        code: error.exit_code(),
         message: error.to_string(),
     })?;
     session.again = false;
@@ -403,7 +399,7 @@ fn with_gdb(plan: &Plan) -> Result<i32, Failure> {
             let served = timeline::gdb::serve(session, &mut door);
             let ended = gdb.wait();
             served.map_err(|error| Failure {
-                code: race::exit_code::FAILURE,
+                code: error.exit_code(),
                 message: error.to_string(),
             })?;
             ended.map_err(|error| failure("waiting for gdb", error))
