@@ -43,14 +43,27 @@ pub(crate) struct Checkpoints {
     last: u64,
     due: u64,
     pages: PageTable,
+    /// Pages that this process had in memory then, the vm's among them.
+    resident: u64,
 }
 
 impl Checkpoints {
     pub(crate) fn new() -> Checkpoints {
         Checkpoints {
             due: FIRST,
+            resident: resident_pages(),
             ..Checkpoints::default()
         }
+    }
+
+    /// Puts the checkpoint off while the memory that has come since the last
+    /// one would make it too dear.
+    fn is_too_dear(&mut self, now: u64, resident: u64) -> bool {
+        let new = resident.saturating_sub(self.resident);
+        let cost = COST.saturating_add(new.saturating_mul(COST_OF_OWN));
+        let affordable = self.last.saturating_add(cost.saturating_mul(SHARE));
+        self.due = self.due.max(affordable);
+        now < self.due
     }
 
     /// The process has just been forked: it has executed nothing, and its
@@ -67,6 +80,7 @@ impl Checkpoints {
             .saturating_add(memory.looked_at.saturating_mul(COST_OF_MAPPED));
         let distance = cost.saturating_mul(SHARE).max(now / MOST_PER_LENGTH);
         self.last = now;
+        self.resident = resident_pages();
         self.due = now.saturating_add(distance);
     }
 }
@@ -75,6 +89,9 @@ impl Vm {
     /// After a slice, while recording: notes the state if it is time to.
     pub(super) fn checkpoint_if_due(&mut self) -> Result<(), Error> {
         if self.total < self.checkpoints.due || self.ended.is_some() {
+            return Ok(());
+        }
+        if self.checkpoints.is_too_dear(self.total, resident_pages()) {
             return Ok(());
         }
         let memory = self.hash_memory();
@@ -204,6 +221,14 @@ impl Vm {
     }
 }
 
+/// Pages of this process that are in memory; 0 where the kernel does not tell.
+fn resident_pages() -> u64 {
+    std::fs::read_to_string("/proc/self/statm")
+        .ok()
+        .and_then(|text| text.split(' ').nth(1)?.parse().ok())
+        .unwrap_or(0)
+}
+
 fn table_of(memory: &HashedMemory) -> PageTable {
     let page = |page: &crate::state::HashedPage| PageCheck::new(page.address, page.digest);
     PageTable::new(memory.pages.iter().map(page).collect())
@@ -232,6 +257,16 @@ mod tests {
             count += 1;
         }
         assert!((300..1000).contains(&count), "{count}");
+    }
+
+    #[test]
+    fn memory_that_came_at_once_puts_a_checkpoint_off() {
+        let mut checkpoints = Checkpoints::new();
+        let before = checkpoints.resident;
+        assert!(!checkpoints.is_too_dear(FIRST, before));
+        assert!(checkpoints.is_too_dear(FIRST, before + 100_000));
+        let later = SHARE * (COST + 100_000 * COST_OF_OWN);
+        assert!(!checkpoints.is_too_dear(later, before + 100_000));
     }
 
     #[test]
