@@ -204,6 +204,8 @@ fn second_pass(
     Ok(Found {
         pairs,
         pairs_left_out: checker.pairs_left_out,
+        lock_problems_left_out: checker.locks.problems_left_out,
+        lock_orders_left_out: checker.locks.gave_up(),
         lock_problems: checker.locks.problems,
         threads,
     })
@@ -431,6 +433,10 @@ fn second_look(
         return Ok(report);
     }
     let found = in_child(|| second_pass(&recording, start, candidates, options))?;
+    if found.lock_orders_left_out {
+        let said = "too many orders of locks: not all were searched for inversions";
+        report.not_checked.push(said.to_string());
+    }
     if !found.pairs.is_empty() || !found.lock_problems.is_empty() {
         let wanted = findings::wanted(&found);
         let scenes = in_child(|| third_pass(&recording, start, wanted))?;
