@@ -16,8 +16,9 @@ use crate::heap::{Block, Heap};
 use crate::locks::Locks;
 use crate::shadow::{LARGE, ShadowError, Watch, pieces};
 use race::{AccessKind, Instance, Moment};
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 use vm::observe::known::Compare;
 
@@ -78,13 +79,13 @@ struct Past {
 }
 
 pub struct Historian {
-    racy: HashMap<u64, u8>,
+    racy: FxHashMap<u64, u8>,
     /// Racy granules and those of locked instructions, sorted.
     watched: Vec<u64>,
     /// Granules that were used atomically.
-    words: HashSet<u64>,
+    words: FxHashSet<u64>,
     watch: Watch,
-    past: HashMap<u64, Vec<Past>>,
+    past: FxHashMap<u64, Vec<Past>>,
     pub pairs: HashMap<(u64, AccessKind, u64, AccessKind), Pair>,
     pub pairs_left_out: u64,
     pub locks: Locks,
@@ -126,11 +127,11 @@ impl Historian {
         watched.sort_unstable();
         watched.dedup();
         Ok(Historian {
-            racy: candidates.racy,
+            racy: candidates.racy.into_iter().collect(),
             watch: Watch::new(&watched)?,
             words: candidates.words.into_iter().collect(),
             watched,
-            past: HashMap::new(),
+            past: FxHashMap::default(),
             pairs: HashMap::new(),
             pairs_left_out: 0,
             locks: Locks::searching(candidates.locks),

@@ -77,7 +77,13 @@ impl<'a> Search<'a> {
             return false;
         }
         let orders = self.orders;
-        for ((_, next), known) in orders.range((lock, 0)..=(lock, u64::MAX)) {
+        // The short way first: the steps may not do for all others.
+        let target = self.target;
+        let closing = orders.get_key_value(&(lock, target));
+        let further = orders
+            .range((lock, 0)..=(lock, u64::MAX))
+            .filter(|((_, next), _)| *next != target);
+        for ((_, next), known) in closing.into_iter().chain(further) {
             if self.path.iter().any(|(passed, _)| passed == next) || *next == lock {
                 continue;
             }

@@ -309,7 +309,7 @@ impl<C: Checker> Engine<C> {
             }
             Known::CondWait => {
                 self.release_lock(thread, second, call);
-                self.objects.entry(first).waiting.push(thread.number);
+                self.objects.entry(first).waiting.push_back(thread.number);
             }
             Known::CondSignal | Known::CondBroadcast => {
                 let object = self.objects.entry(first);
@@ -323,7 +323,7 @@ impl<C: Checker> Engine<C> {
             Known::SemaphorePost => Self::release(thread, self.objects.entry(first)),
             Known::ConditionDestroy => {
                 let object = self.objects.get(first);
-                if let Some(waiting) = object.and_then(|object| object.waiting.first()) {
+                if let Some(waiting) = object.and_then(|object| object.waiting.front()) {
                     self.destroyed_awaited(call, Some(*waiting));
                 }
             }

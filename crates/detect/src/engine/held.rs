@@ -67,7 +67,12 @@ impl HeldLocks {
 
     fn close_ranks(&mut self) {
         self.places.retain(Option::is_some);
-        for (place, held) in self.iter().map(|held| held.address).enumerate().collect::<Vec<_>>() {
+        for (place, held) in self
+            .iter()
+            .map(|held| held.address)
+            .enumerate()
+            .collect::<Vec<_>>()
+        {
             self.by_address.insert(held, place);
         }
     }
@@ -116,7 +121,10 @@ mod tests {
             locks.push(held(address));
         }
         for address in (0..100).filter(|address| address % 10 != 3) {
-            assert_eq!(locks.remove(address).map(|held| held.address), Some(address));
+            assert_eq!(
+                locks.remove(address).map(|held| held.address),
+                Some(address)
+            );
         }
         assert_eq!(addresses(&locks), [3, 13, 23, 33, 43, 53, 63, 73, 83, 93]);
         assert!(locks.places.len() <= 2 * locks.len() + 8);
