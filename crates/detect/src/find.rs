@@ -31,6 +31,8 @@ pub struct Candidates {
     /// Racy granules beyond the limit.
     pub left_out: u64,
     pub lock_problems: usize,
+    /// Locks that may have been taken in a circle.
+    pub locks: Vec<u64>,
 }
 
 pub struct Finder {
@@ -43,7 +45,7 @@ pub struct Finder {
 impl Candidates {
     /// There is nothing a second look could find.
     pub fn is_empty(&self) -> bool {
-        self.racy.is_empty() && self.lock_problems == 0
+        self.racy.is_empty() && self.lock_problems == 0 && self.locks.is_empty()
     }
 }
 
@@ -53,12 +55,13 @@ impl Finder {
             shadow: Shadow::for_translated_code()?,
             candidates: Candidates::default(),
             words: rustc_hash::FxHashMap::default(),
-            locks: Locks::default(),
+            locks: Locks::suspecting(),
         })
     }
 
     pub fn finish(mut self) -> Candidates {
         self.candidates.lock_problems = self.locks.problems.len();
+        self.candidates.locks = self.locks.suspects();
         self.candidates.words = self.words.into_keys().collect();
         self.candidates
     }
@@ -142,8 +145,8 @@ impl Checker for Finder {
         self.locks.note(event);
     }
 
-    fn clear(&mut self, range: Range<u64>) {
-        self.locks.forget(range.clone());
+    fn clear(&mut self, range: Range<u64>, is_held: &dyn Fn(u64) -> bool) {
+        self.locks.forget(range.clone(), is_held);
         self.shadow
             .clear(range.start, range.end.saturating_sub(range.start));
     }

@@ -33,6 +33,8 @@ pub struct Found {
     pub pairs: Vec<Pair>,
     pub pairs_left_out: u64,
     pub lock_problems: Vec<LockProblem>,
+    pub lock_problems_left_out: u64,
+    pub lock_orders_left_out: bool,
     pub threads: Vec<ThreadFacts>,
 }
 
@@ -355,6 +357,12 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
         report.not_checked.push(format!(
             "{} more racing accesses, by pairs of instructions beyond the first 4096, are not listed",
             found.pairs_left_out
+        ));
+    }
+    if found.lock_problems_left_out > 0 {
+        report.not_checked.push(format!(
+            "{} more lock problems are not listed",
+            found.lock_problems_left_out
         ));
     }
     report.races.sort_by(|one, other| {

@@ -10,14 +10,15 @@
 //! same way.
 
 use crate::clock::Epoch;
-use crate::engine::{Access, Checker, LockEvent, LockKind, Meaning, Thread};
+use crate::engine::{Access, Checker, HeldNames, LockEvent, LockKind, Meaning, Thread};
 use crate::find::Candidates;
 use crate::heap::{Block, Heap};
 use crate::locks::Locks;
 use crate::shadow::{LARGE, ShadowError, Watch, pieces};
 use race::{AccessKind, Instance, Moment};
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::ops::Range;
 use vm::observe::known::Compare;
 
@@ -67,7 +68,9 @@ pub struct Pair {
 
 #[derive(Debug, Clone)]
 struct Past {
+    /// Without the locks held, which many accesses share.
     side: Side,
+    held: HeldNames,
     epoch: Epoch,
     mask: u8,
     read: bool,
@@ -76,35 +79,42 @@ struct Past {
 }
 
 pub struct Historian {
-    racy: HashMap<u64, u8>,
+    racy: FxHashMap<u64, u8>,
     /// Racy granules and those of locked instructions, sorted.
     watched: Vec<u64>,
     /// Granules that were used atomically.
-    words: HashSet<u64>,
+    words: FxHashSet<u64>,
     watch: Watch,
-    past: HashMap<u64, Vec<Past>>,
+    past: FxHashMap<u64, Vec<Past>>,
     pub pairs: HashMap<(u64, AccessKind, u64, AccessKind), Pair>,
     pub pairs_left_out: u64,
     pub locks: Locks,
+}
+
+impl Past {
+    fn shown(&self) -> Side {
+        Side {
+            held: self.held.to_vec(),
+            ..self.side.clone()
+        }
+    }
 }
 
 impl Historian {
     /// The parts of a large access that are worth a look, in order.
     fn racy_parts(&self, access: &Access) -> Vec<(u64, u64)> {
         let end = access.address.saturating_add(access.size);
-        let granules = access.address >> 3..=end.saturating_sub(1) >> 3;
-        let inside = self
-            .racy
-            .keys()
-            .filter(|granule| granules.contains(granule));
-        let mut parts: Vec<(u64, u64)> = inside
+        let (first, last) = (access.address >> 3, end.saturating_sub(1) >> 3);
+        let begin = self.watched.partition_point(|granule| *granule < first);
+        self.watched[begin..]
+            .iter()
+            .take_while(|granule| **granule <= last)
+            .filter(|granule| self.racy.contains_key(granule))
             .map(|granule| {
                 let from = (granule * 8).max(access.address);
                 (from, (granule * 8 + 8).min(end) - from)
             })
-            .collect();
-        parts.sort_unstable();
-        parts
+            .collect()
     }
 
     pub fn new(candidates: Candidates) -> Result<Historian, ShadowError> {
@@ -117,14 +127,14 @@ impl Historian {
         watched.sort_unstable();
         watched.dedup();
         Ok(Historian {
-            racy: candidates.racy,
+            racy: candidates.racy.into_iter().collect(),
             watch: Watch::new(&watched)?,
             words: candidates.words.into_iter().collect(),
             watched,
-            past: HashMap::new(),
+            past: FxHashMap::default(),
             pairs: HashMap::new(),
             pairs_left_out: 0,
-            locks: Locks::default(),
+            locks: Locks::searching(candidates.locks),
         })
     }
 
@@ -154,7 +164,7 @@ impl Historian {
         let pair = pairs
             .entry((one.0, one.1, two.0, two.1))
             .or_insert_with(|| Pair {
-                sides: [earlier.side.clone(), later.side.clone()],
+                sides: [earlier.shown(), later.shown()],
                 address,
                 size,
                 count: 0,
@@ -267,14 +277,11 @@ impl Checker for Historian {
                 decides: false,
                 moment: access.moment,
                 order: access.order,
-                held: thread
-                    .held
-                    .iter()
-                    .map(|held| (held.address, held.kind))
-                    .collect(),
+                held: Vec::new(),
             });
             let present = Past {
                 side: side.clone(),
+                held: thread.held.names(),
                 epoch: thread.epoch,
                 mask,
                 read: access.read,
@@ -318,8 +325,8 @@ impl Checker for Historian {
         }
     }
 
-    fn clear(&mut self, range: Range<u64>) {
-        self.locks.forget(range.clone());
+    fn clear(&mut self, range: Range<u64>, is_held: &dyn Fn(u64) -> bool) {
+        self.locks.forget(range.clone(), is_held);
         let (first, last) = (range.start >> 3, range.end.div_ceil(8));
         let from = self.watched.partition_point(|granule| *granule < first);
         let to = self.watched.partition_point(|granule| *granule < last);

@@ -26,6 +26,8 @@ mod golang;
 mod heap;
 mod history;
 mod known;
+mod lock_graph;
+mod lock_orders;
 mod locks;
 mod passes;
 mod scene;

@@ -215,6 +215,8 @@ fn second_pass(
     Ok(Found {
         pairs,
         pairs_left_out: checker.pairs_left_out,
+        lock_problems_left_out: checker.locks.problems_left_out,
+        lock_orders_left_out: checker.locks.gave_up(),
         lock_problems: checker.locks.problems,
         threads,
     })
@@ -461,6 +463,10 @@ fn second_look(
         ));
         return Ok(report);
     };
+    if found.lock_orders_left_out {
+        let said = "too many orders of locks: not all were searched for inversions";
+        report.not_checked.push(said.to_string());
+    }
     if !found.pairs.is_empty() || !found.lock_problems.is_empty() {
         let wanted = findings::wanted(&found);
         let third = in_child(|| third_pass(&recording, start, wanted));

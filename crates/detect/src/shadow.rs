@@ -306,10 +306,9 @@ impl Shadow {
         let Piece { granule, mask } = piece;
         let word = self.words.get(granule, which);
         if word & MANY == MANY {
-            let mut epochs = self.epochs(granule, which);
-            thin(&mut epochs, mask, gone);
-            enter(&mut epochs, current.with_mask(mask));
-            self.lists[(word & 0xffff_ffff) as usize] = epochs;
+            let epochs = &mut self.lists[(word & 0xffff_ffff) as usize];
+            thin(epochs, mask, gone);
+            enter(epochs, current.with_mask(mask));
             return;
         }
         let known = Epoch(word & !NOTE);

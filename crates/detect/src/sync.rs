@@ -6,7 +6,9 @@
 //! locks that are shared, what readers have published to the next writer.
 
 use crate::clock::VectorClock;
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 /// One synchronisation object.
@@ -23,7 +25,7 @@ pub struct Object {
     pub typed: bool,
     pub barrier: Option<Barrier>,
     /// Threads blocked on a condition, as far as nobody has woken them.
-    pub waiting: Vec<u32>,
+    pub waiting: VecDeque<u32>,
 }
 
 /// A barrier and its present cycle.
@@ -80,29 +82,57 @@ impl Barrier {
     }
 }
 
+/// Objects are kept by page, so that those of new memory are soon found.
+const PAGE_BITS: u32 = 12;
+
 /// All objects of one kind by address.
 #[derive(Debug, Default)]
 pub struct Objects {
-    by_address: BTreeMap<u64, Object>,
+    by_page: FxHashMap<u64, FxHashMap<u64, Object>>,
 }
 
 impl Objects {
     pub fn get(&self, address: u64) -> Option<&Object> {
-        self.by_address.get(&address)
+        self.by_page.get(&(address >> PAGE_BITS))?.get(&address)
     }
 
     pub fn entry(&mut self, address: u64) -> &mut Object {
-        self.by_address.entry(address).or_default()
+        let page = self.by_page.entry(address >> PAGE_BITS).or_default();
+        page.entry(address).or_default()
     }
 
     /// The memory is something else from now on.
     pub fn forget(&mut self, range: Range<u64>) {
-        if self.by_address.range(range.clone()).next().is_none() {
+        if range.is_empty() || self.by_page.is_empty() {
             return;
         }
-        let gone: Vec<u64> = self.by_address.range(range).map(|(at, _)| *at).collect();
-        for address in gone {
-            self.by_address.remove(&address);
+        let (first, last) = (range.start >> PAGE_BITS, (range.end - 1) >> PAGE_BITS);
+        if last - first > self.by_page.len() as u64 {
+            self.by_page.retain(|page, objects| {
+                if (first..=last).contains(page) {
+                    objects.retain(|address, _| !range.contains(address));
+                }
+                !objects.is_empty()
+            });
+            return;
+        }
+        for page in first..=last {
+            let Entry::Occupied(mut objects) = self.by_page.entry(page) else {
+                continue;
+            };
+            // A block of the heap has room for few words.
+            if range.end - range.start <= objects.get().len() as u64 {
+                for address in range.clone() {
+                    objects.get_mut().remove(&address);
+                }
+            } else {
+                objects
+                    .get_mut()
+                    .retain(|address, _| !range.contains(address));
+            }
+            if objects.get().is_empty() {
+                objects.remove();
+            }
         }
     }
 }
@@ -134,5 +164,15 @@ mod tests {
         objects.forget(0x80..0x180);
         assert!(objects.get(0x100).is_none());
         assert!(objects.get(0x200).is_some());
+        for address in (0x1000..0x9000).step_by(64) {
+            objects.entry(address);
+        }
+        objects.forget(0x2040..0x8000);
+        assert!(objects.get(0x2000).is_some() && objects.get(0x8000).is_some());
+        assert!(objects.get(0x2040).is_none() && objects.get(0x7fc0).is_none());
+        objects.forget(0x2000..0x2008);
+        assert!(objects.get(0x2000).is_none());
+        objects.forget(0..u64::MAX);
+        assert!(objects.by_page.is_empty());
     }
 }

@@ -42,7 +42,9 @@ impl<C: Checker> Engine<C> {
         if !self.meant.is_empty() {
             cut(&mut self.meant, &range);
         }
-        self.checker.clear(range);
+        let owners = &self.owners;
+        self.checker
+            .clear(range, &|lock| owners.contains_key(&lock));
     }
 
     pub(super) fn free_block(&mut self, call: &Call, start: u64, thread: &Thread) {
@@ -124,18 +126,17 @@ impl<C: Checker> Engine<C> {
         if kind != LockKind::Read {
             thread.acquire(&object.readers);
         }
-        match thread.held.iter_mut().find(|held| held.address == address) {
+        match thread.held.get_mut(address) {
             Some(held) => held.times += 1,
             None => {
-                if call.known.waits() {
-                    self.checker.lock(LockEvent::Locking {
-                        thread,
-                        address,
-                        kind,
-                        moment: call.moment,
-                        order: call.order,
-                    });
-                }
+                self.checker.lock(LockEvent::Locking {
+                    thread,
+                    address,
+                    kind,
+                    waits: call.known.waits(),
+                    moment: call.moment,
+                    order: call.order,
+                });
                 thread.held.push(Held {
                     address,
                     kind,
@@ -150,15 +151,13 @@ impl<C: Checker> Engine<C> {
 
     pub(super) fn release_lock(&mut self, thread: &mut Thread, address: u64, call: &Call) {
         let mut shared = false;
-        match thread.held.iter().position(|held| held.address == address) {
-            Some(index) => {
-                shared = thread.held[index].kind == LockKind::Read;
-                thread.held[index].times -= 1;
-                if thread.held[index].times == 0 {
-                    thread.held.remove(index);
-                    if let Some(owners) = self.owners.get_mut(&address) {
-                        owners.retain(|owner| *owner != thread.number);
-                    }
+        match thread.held.get_mut(address) {
+            Some(held) => {
+                shared = held.kind == LockKind::Read;
+                held.times -= 1;
+                if held.times == 0 {
+                    thread.held.remove(address);
+                    self.owns_no_more(thread.number, address);
                 }
             }
             // glibc's pthread_spin_init and pthread_spin_unlock are one
@@ -178,7 +177,7 @@ impl<C: Checker> Engine<C> {
                 // It is free all the same.
                 if let Some(owner) = owner {
                     let mut owner = self.take(owner);
-                    owner.held.retain(|held| held.address != address);
+                    owner.held.remove(address);
                     self.put(owner);
                     self.owners.remove(&address);
                 }
@@ -193,15 +192,22 @@ impl<C: Checker> Engine<C> {
         thread.advance();
     }
 
+    fn owns_no_more(&mut self, thread: u32, lock: u64) {
+        if let Some(owners) = self.owners.get_mut(&lock) {
+            owners.retain(|owner| *owner != thread);
+            if owners.is_empty() {
+                self.owners.remove(&lock);
+            }
+        }
+    }
+
     /// A thread ends: nobody will release what it holds. Robust mutexes are
     /// made for that.
     pub(super) fn ends_holding(&mut self, thread: &mut Thread) {
         /// In glibc's `__kind`, sixteen bytes into a mutex.
         const ROBUST: u32 = 16;
         for held in std::mem::take(&mut thread.held) {
-            if let Some(owners) = self.owners.get_mut(&held.address) {
-                owners.retain(|owner| *owner != thread.number);
-            }
+            self.owns_no_more(thread.number, held.address);
             let robust = held.kind == LockKind::Mutex
                 && memory::get::<u32>(held.address + 16).is_ok_and(|kind| kind & ROBUST != 0);
             let counts = matches!(
@@ -216,6 +222,13 @@ impl<C: Checker> Engine<C> {
                     order: held.order,
                 });
             }
+        }
+    }
+
+    fn made(&self, lock: u64) -> LockEvent<'static> {
+        LockEvent::Made {
+            address: lock,
+            held: self.owners.contains_key(&lock),
         }
     }
 
@@ -274,9 +287,9 @@ impl<C: Checker> Engine<C> {
         match call.known {
             Known::MutexInit => {
                 self.objects.forget(first..first + 1);
-                self.checker.lock(LockEvent::Made { address: first });
+                self.checker.lock(self.made(first));
             }
-            Known::RwInit => self.checker.lock(LockEvent::Made { address: first }),
+            Known::RwInit => self.checker.lock(self.made(first)),
             Known::MutexDestroy => {
                 if let Some(owner) = self
                     .owners
@@ -296,7 +309,7 @@ impl<C: Checker> Engine<C> {
             }
             Known::CondWait => {
                 self.release_lock(thread, second, call);
-                self.objects.entry(first).waiting.push(thread.number);
+                self.objects.entry(first).waiting.push_back(thread.number);
             }
             Known::CondSignal | Known::CondBroadcast => {
                 let object = self.objects.entry(first);
@@ -310,7 +323,7 @@ impl<C: Checker> Engine<C> {
             Known::SemaphorePost => Self::release(thread, self.objects.entry(first)),
             Known::ConditionDestroy => {
                 let object = self.objects.get(first);
-                if let Some(waiting) = object.and_then(|object| object.waiting.first()) {
+                if let Some(waiting) = object.and_then(|object| object.waiting.front()) {
                     self.destroyed_awaited(call, Some(*waiting));
                 }
             }

@@ -139,7 +139,7 @@ impl<C: Checker> Engine<C> {
 
     pub(super) fn new_descriptor(&mut self, number: u64) {
         let address = descriptor(number);
-        self.checker.clear(address..address + 8);
+        self.checker.clear(address..address + 8, &|_| false);
     }
 
     /// The thread that just started has this stack and thread pointer: its

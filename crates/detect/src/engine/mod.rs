@@ -16,6 +16,7 @@
 mod accesses;
 mod calls;
 mod channels;
+mod held;
 mod kernel;
 mod routines;
 
@@ -31,6 +32,7 @@ use crate::tasks::{Current, Suspended, Task, Tasks};
 use calls::{Call, cut};
 use channels::Channels;
 pub use channels::KernelEdges;
+pub use held::{HeldLocks, HeldNames};
 pub use kernel::descriptor_at;
 use race::Moment;
 use rustc_hash::FxHashMap;
@@ -119,7 +121,7 @@ pub struct Thread {
     pub ad_hoc: VectorClock,
     /// The thread's own component of its clock.
     pub epoch: Epoch,
-    pub held: Vec<Held>,
+    pub held: HeldLocks,
     pub name: Option<String>,
     /// The call of clone, by the creator.
     pub created: Option<(Moment, u64)>,
@@ -185,13 +187,14 @@ impl Thread {
 /// A misuse of a lock or an order that can deadlock, as the engine sees it.
 #[derive(Debug, Clone)]
 pub enum LockEvent<'a> {
-    /// Another lock than was there before.
-    Made { address: u64 },
-    /// A lock was waited for and taken.
+    /// Another lock than was there before, which may be held.
+    Made { address: u64, held: bool },
+    /// A lock is taken, waited for or only tried.
     Locking {
         thread: &'a Thread,
         address: u64,
         kind: LockKind,
+        waits: bool,
         moment: Moment,
         order: u64,
     },
@@ -247,8 +250,8 @@ pub trait Checker {
     fn access(&mut self, access: &Access, thread: &Thread, heap: &Heap);
     /// A plain access was nothing but synchronisation: all of them there are.
     fn synchronised(&mut self, _address: u64, _size: u32) {}
-    /// The memory is new.
-    fn clear(&mut self, range: Range<u64>);
+    /// The memory is new. Locks may be held there all the same.
+    fn clear(&mut self, range: Range<u64>, is_held: &dyn Fn(u64) -> bool);
     fn lock(&mut self, _event: LockEvent<'_>) {}
 }
 
@@ -285,6 +288,7 @@ pub struct Engine<C> {
     /// What `brk` gave: outside of blocks it is the allocator's.
     break_area: Range<u64>,
     channels: Channels,
+    /// Threads that hold a lock, where any does.
     owners: FxHashMap<u64, Vec<u32>>,
     order: u64,
     mode: HappensBefore,
@@ -436,7 +440,7 @@ impl<C: Checker> Engine<C> {
             clock,
             ad_hoc: VectorClock::default(),
             epoch: Epoch::new(slot, tick),
-            held: Vec::new(),
+            held: HeldLocks::default(),
             name,
             created: parent.map(|_| (moment, order)),
             stack: None,
