@@ -25,7 +25,7 @@ use super::stack::{StackMove, register_value};
 use crate::context::{Registers, offset, reg};
 use crate::emit::{Emitter, Reg};
 use crate::{host, layout, memory};
-use iced_x86::{Instruction, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
 /// Two stores so close need one look: a sixteenth of the room that is left
 /// unmapped between guest and vm (`layout::GUARD`).
@@ -153,9 +153,9 @@ impl Translator {
                     | OpAccess::ReadCondWrite
             )
         };
-        if instruction.mnemonic() == Mnemonic::Clzero {
-            // It names a register, but stores where that points to.
-            return vec![register_value(instruction.op0_register())];
+        if instruction.code() == Code::Clzeroq {
+            // It has no operands, but stores where rax points to.
+            return vec![register_value(Register::RAX)];
         }
         self.info
             .info(instruction)
