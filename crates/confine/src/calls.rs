@@ -151,13 +151,13 @@ const FCNTL: &[i32] = &[
 
 /// Questions to terminals and descriptors. `TIOCSTI` would type for the user.
 const IOCTL: &[u64] = &[
-    libc::TCGETS as u64,
+    libc::TCGETS,
     0x802c_542a, // TCGETS2
-    libc::TIOCGWINSZ as u64,
-    libc::FIONREAD as u64,
-    libc::FIONBIO as u64,
-    libc::FIOCLEX as u64,
-    libc::FIONCLEX as u64,
+    libc::TIOCGWINSZ,
+    libc::FIONREAD,
+    libc::FIONBIO,
+    libc::FIOCLEX,
+    libc::FIONCLEX,
 ];
 
 const PRCTL: &[i32] = &[

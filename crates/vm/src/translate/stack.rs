@@ -20,7 +20,7 @@
 use super::Translator;
 use super::accesses::Operand;
 use super::decode::{Decoded, Then};
-use super::kind::{End, general_number};
+use super::kind::{End, general_number, is_masked};
 use super::stores::{NEAR, is_near};
 use crate::context::reg;
 use iced_x86::{Instruction, Mnemonic, OpAccess, OpKind, Register};
@@ -45,7 +45,7 @@ fn is_stack_pointer(register: Register) -> bool {
     general_number(register.full_register()) == Some(reg::RSP)
 }
 
-fn register_value(base: Register) -> Operand {
+pub(super) fn register_value(base: Register) -> Operand {
     Operand {
         base,
         index: Register::None,
@@ -129,7 +129,10 @@ impl Translator {
     /// The instruction accesses memory near the stack pointer whatever the other
     /// registers hold.
     fn touches_stack(&mut self, instruction: &Instruction) -> bool {
-        if instruction.op_mask() != Register::None {
+        use Mnemonic::{Bt, Btc, Btr, Bts};
+        // A bit string's access is somewhere else.
+        let bits = matches!(instruction.mnemonic(), Bt | Bts | Btr | Btc);
+        if bits || is_masked(instruction) {
             return false;
         }
         let certain = |access| {
@@ -203,4 +206,99 @@ fn lea(instruction: &Instruction) -> StackMove {
         displacement,
         ..register_value(base)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    fn instruction(bytes: &[u8]) -> Instruction {
+        let decoded = Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode();
+        assert_eq!(decoded.len(), bytes.len(), "{decoded}");
+        decoded
+    }
+
+    #[test]
+    fn what_may_not_fault_touches_nothing() {
+        let mut translator = Translator::default();
+        let touching: &[&[u8]] = &[
+            &[0x50],                         // push rax
+            &[0x58],                         // pop rax
+            &[0xc3],                         // ret
+            &[0x48, 0x8b, 0x04, 0x24],       // mov rax, [rsp]
+            &[0x48, 0x89, 0x44, 0x24, 0xf8], // mov [rsp - 8], rax
+            &[0xff, 0x14, 0x24],             // call [rsp]
+        ];
+        for bytes in touching {
+            let instruction = instruction(bytes);
+            assert!(translator.touches_stack(&instruction), "{instruction}");
+        }
+        let others: &[&[u8]] = &[
+            &[0x48, 0x8d, 0x04, 0x24],                         // lea rax, [rsp]
+            &[0x0f, 0x18, 0x0c, 0x24],                         // prefetcht0 [rsp]
+            &[0x0f, 0x18, 0x04, 0x24],                         // prefetchnta [rsp]
+            &[0x0f, 0x0d, 0x0c, 0x24],                         // prefetchw [rsp]
+            &[0x0f, 0x1c, 0x04, 0x24],                         // cldemote [rsp]
+            &[0x0f, 0x1f, 0x04, 0x24],                         // nop [rsp]
+            &[0x48, 0x0f, 0xa3, 0x04, 0x24],                   // bt [rsp], rax
+            &[0x48, 0x8b, 0x04, 0x04],                         // mov rax, [rsp + rax]
+            &[0x48, 0x8b, 0x84, 0x24, 0x00, 0x00, 0x00, 0x40], // mov rax, [rsp + 1 GiB]
+            &[0x64, 0x48, 0x8b, 0x04, 0x24],                   // mov rax, fs:[rsp]
+            &[0xc4, 0xe2, 0x75, 0x2c, 0x04, 0x24],             // vmaskmovps ymm0, ymm1, [rsp]
+            &[0x62, 0xf1, 0x7c, 0xc9, 0x10, 0x04, 0x24],       // vmovups zmm0{k1}{z}, [rsp]
+        ];
+        for bytes in others {
+            let instruction = instruction(bytes);
+            assert!(!translator.touches_stack(&instruction), "{instruction}");
+        }
+    }
+
+    #[test]
+    fn whatever_sets_the_stack_pointer_is_looked_at() {
+        let mut translator = Translator::default();
+        let small: &[&[u8]] = &[
+            &[0x48, 0x83, 0xec, 0x18],       // sub rsp, 24
+            &[0x48, 0x83, 0xe4, 0xe0],       // and rsp, -32
+            &[0x48, 0x8d, 0x64, 0x24, 0x08], // lea rsp, [rsp + 8]
+        ];
+        for bytes in small {
+            let instruction = instruction(bytes);
+            let is_small = matches!(translator.stack_move(&instruction), StackMove::Small);
+            assert!(is_small, "{instruction}");
+        }
+        let to: &[&[u8]] = &[
+            &[0x48, 0x89, 0xec],       // mov rsp, rbp
+            &[0x48, 0x94],             // xchg rsp, rax
+            &[0xc9],                   // leave
+            &[0x48, 0x8d, 0x65, 0xd8], // lea rsp, [rbp - 40]
+            &[0x48, 0x8d, 0x24, 0x04], // lea rsp, [rsp + rax]
+        ];
+        for bytes in to {
+            let instruction = instruction(bytes);
+            let is_to = matches!(translator.stack_move(&instruction), StackMove::To(_));
+            assert!(is_to, "{instruction}");
+        }
+        let anywhere: &[&[u8]] = &[
+            &[0x5c],                                     // pop rsp
+            &[0x48, 0x8b, 0x20],                         // mov rsp, [rax]
+            &[0x89, 0xc4],                               // mov esp, eax
+            &[0x66, 0x89, 0xc4],                         // mov sp, ax
+            &[0x48, 0x01, 0xc4],                         // add rsp, rax
+            &[0x48, 0x81, 0xec, 0x00, 0x00, 0x00, 0x40], // sub rsp, 1 GiB
+            &[0x48, 0x0f, 0x45, 0xe0],                   // cmovne rsp, rax
+            &[0x48, 0x87, 0x20],                         // xchg [rax], rsp
+            &[0x48, 0x0f, 0xc1, 0x20],                   // xadd [rax], rsp
+            &[0x48, 0xff, 0xc4],                         // inc rsp
+            &[0x48, 0xf7, 0xdc],                         // neg rsp
+            &[0x48, 0x0f, 0xcc],                         // bswap rsp
+            &[0x48, 0xbc, 1, 2, 3, 4, 5, 6, 7, 8],       // mov rsp, constant
+            &[0xc4, 0xe2, 0xf8, 0xf2, 0xe0],             // andn rsp, rax, rax
+        ];
+        for bytes in anywhere {
+            let instruction = instruction(bytes);
+            let is_anywhere = matches!(translator.stack_move(&instruction), StackMove::Anywhere);
+            assert!(is_anywhere, "{instruction}");
+        }
+    }
 }

@@ -21,11 +21,11 @@ use super::accesses::Operand;
 use super::build::Builder;
 use super::decode::{Decoded, Then};
 use super::kind::general_number;
-use super::stack::StackMove;
+use super::stack::{StackMove, register_value};
 use crate::context::{Registers, offset, reg};
 use crate::emit::{Emitter, Reg};
 use crate::{host, layout, memory};
-use iced_x86::{Instruction, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
 /// Two stores so close need one look: a sixteenth of the room that is left
 /// unmapped between guest and vm (`layout::GUARD`).
@@ -153,6 +153,10 @@ impl Translator {
                     | OpAccess::ReadCondWrite
             )
         };
+        if instruction.code() == Code::Clzeroq {
+            // It has no operands, but stores where rax points to.
+            return vec![register_value(Register::RAX)];
+        }
         self.info
             .info(instruction)
             .used_memory()
@@ -310,5 +314,69 @@ impl Builder<'_> {
         self.code.load16(register, upper);
         let table = (layout::STORE_TABLE - layout::CONTEXT) as u32;
         self.code.gs_scaled(LOAD, register, register, 3, table);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    #[test]
+    fn stores_of_every_kind_are_looked_at() {
+        let wild = 0x6123_4567_8000;
+        let registers = Registers {
+            gpr: [wild; 16],
+            ..Registers::default()
+        };
+        let mut translator = Translator::default();
+        let stores: &[&[u8]] = &[
+            &[0x48, 0x89, 0x08],                         // mov [rax], rcx
+            &[0xaa],                                     // stosb
+            &[0xf3, 0xa4],                               // rep movsb
+            &[0x66, 0x0f, 0xf7, 0xc1],                   // maskmovdqu xmm0, xmm1
+            &[0x0f, 0xf7, 0xc1],                         // maskmovq mm0, mm1
+            &[0xc4, 0xe2, 0x75, 0x2e, 0x00],             // vmaskmovps [rax], ymm1, ymm0
+            &[0x62, 0xf1, 0x7e, 0x09, 0x7f, 0x00],       // vmovdqu32 [rax]{k1}, xmm0
+            &[0x66, 0x0f, 0x38, 0xf8, 0x03],             // movdir64b rax, [rbx]
+            &[0x0f, 0x01, 0xfc],                         // clzero
+            &[0xdd, 0x30],                               // fnsave [rax]
+            &[0x48, 0x0f, 0xc7, 0x08],                   // cmpxchg16b [rax]
+            &[0x8f, 0x00],                               // pop [rax]
+            &[0x48, 0x89, 0x8c, 0x24, 0, 0, 0, 0x40],    // mov [rsp + 1 GiB], rcx
+            &[0x64, 0x48, 0x89, 0x08],                   // mov fs:[rax], rcx
+            &[0x64, 0x67, 0x89, 0x08],                   // mov fs:[eax], ecx
+            &[0x48, 0x89, 0xec],                         // mov rsp, rbp
+            &[0x48, 0xa3, 0, 0, 0, 0, 0x01, 0x60, 0, 0], // mov [0x600100000000], rax
+        ];
+        for bytes in stores {
+            let instruction = Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode();
+            assert_eq!(instruction.len(), bytes.len(), "{instruction}");
+            assert!(
+                !translator.wild_stores(&instruction).is_empty(),
+                "{instruction}"
+            );
+            if !instruction.has_segment_prefix() {
+                assert!(
+                    translator.store_to_vm(&instruction, &registers).is_some(),
+                    "{instruction}"
+                );
+            }
+        }
+        let others: &[&[u8]] = &[
+            &[0x48, 0x8b, 0x08],                            // mov rcx, [rax]
+            &[0x50],                                        // push rax
+            &[0x48, 0x89, 0x44, 0x24, 0xf8],                // mov [rsp - 8], rax
+            &[0x64, 0x48, 0x89, 0x04, 0x25, 0x28, 0, 0, 0], // mov fs:[0x28], rax
+            &[0x48, 0x89, 0x05, 0x10, 0, 0, 0],             // mov [rip + 16], rax
+            &[0x67, 0x89, 0x08],                            // mov [eax], ecx
+        ];
+        for bytes in others {
+            let instruction = Decoder::with_ip(64, bytes, 0x1000, DecoderOptions::NONE).decode();
+            assert!(
+                translator.wild_stores(&instruction).is_empty(),
+                "{instruction}"
+            );
+        }
     }
 }
