@@ -69,7 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         script.display(),
         arguments.evidence
     );
-    super::pack::tell_environment(&copied, &copy);
+    super::pack::tell_environment(&copied, &copy)?;
     Ok(0)
 }
 

@@ -44,26 +44,27 @@ impl Redaction {
 }
 
 /// Says which variables go along.
-pub fn tell_environment(recording: &Recording, directory: &Path) {
+pub fn tell_environment(recording: &Recording, directory: &Path) -> Result<(), Failure> {
     let manifest = &recording.manifest;
     let redacted = &manifest.redacted;
     let carried = variables(manifest).len().saturating_sub(redacted.len());
-    println!(
+    tell!(
         "{} carries {} of the program's environment, its arguments and all that it read",
         directory.display(),
         count(carried as u64, "variable")
     );
     if !redacted.is_empty() {
-        println!("without values: {}", plain(&redacted.join(", ")));
+        tell!("without values: {}", plain(&redacted.join(", ")));
     }
     let secrets = secrets(manifest);
     if !secrets.is_empty() {
-        println!(
+        tell!(
             "these look like secrets: {}; `deadheat pack {} --redact NAME` takes a value out",
             plain(&secrets.join(", ")),
             directory.display()
         );
     }
+    Ok(())
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
@@ -79,6 +80,6 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         arguments.recording.display()
     );
     let recording = arguments.redaction.apply(recording)?;
-    tell_environment(&recording, &arguments.recording);
+    tell_environment(&recording, &arguments.recording)?;
     Ok(0)
 }
