@@ -1,10 +1,10 @@
-// Computes for about a second, in two threads, with a race between them.
+// Computes for half a second or more, in two threads, with a race between them.
 #include <pthread.h>
 #include <stdio.h>
 static unsigned long shared;
 static void *work(void *argument) {
     unsigned long sum = (unsigned long)argument;
-    for (long i = 0; i < 100000000; i++)
+    for (long i = 0; i < 250000000; i++)
         sum = sum * 6364136223846793005ul + 1442695040888963407ul;
     shared += sum & 1;
     return (void *)sum;
