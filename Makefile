@@ -61,6 +61,7 @@ test-all: test
 	scripts/corpus races env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
 	scripts/corpus orders cargo test --release -p deadheat --test orders -- --ignored
 	scripts/corpus classes cargo test --release -p deadheat --test classes -- --ignored --nocapture
+	scripts/corpus "same state" env DEADHEAT_SAME_STATE_PROGRAMS=2000 cargo test --release -p deadheat --test same_state -- --nocapture
 	scripts/corpus "memory errors" cargo test --release -p deadheat --test heap -- --ignored
 	@scripts/need dpkg-dev libevent-dev libbz2-dev gdb python3
 	scripts/corpus applications bench/explore/applications

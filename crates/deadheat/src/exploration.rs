@@ -57,6 +57,10 @@ pub struct ExploreOptions {
     /// Do not look for memory errors on the heap
     #[arg(long)]
     no_heap: bool,
+    /// Orders that leave the same state are run on from there, and must do the
+    /// same; what does not is told as a defect of deadheat
+    #[arg(long, hide = true)]
+    audit: bool,
 }
 
 impl ExploreOptions {
@@ -80,6 +84,9 @@ impl ExploreOptions {
         }
         if self.no_heap {
             words.push("--no-heap".to_string());
+        }
+        if self.audit {
+            words.push("--audit".to_string());
         }
         if let Some(seconds) = self.budget {
             words.extend(["--budget".to_string(), seconds.to_string()]);
@@ -115,6 +122,7 @@ impl ExploreOptions {
             schedules: schedules.min(self.k.max(1)),
             seed: self.explore_seed,
             progress: true,
+            audit: self.audit,
         }
     }
 }
@@ -257,7 +265,7 @@ pub fn classify(
     let mut unlooked = 0;
     let mut errors: Vec<race::ErrorFinding> = Vec::new();
     for ((race, looked), left) in report.races.iter_mut().zip(&all.looked).zip(&all.left) {
-        let Some(mut conclusion) = explore::conclude(looked, settings.schedules) else {
+        let Some(mut conclusion) = explore::conclude(looked) else {
             unlooked += 1;
             continue;
         };
@@ -279,6 +287,17 @@ pub fn classify(
     }
     report.errors = errors;
     report.not_checked.append(&mut all.not_checked);
+    for looked in all.looked.iter().flatten() {
+        let Instance { first, second, .. } = looked.occurrence.instance;
+        report
+            .not_checked
+            .extend(looked.parted.iter().map(|parted| {
+                format!(
+                    "both orders of {first} and {second} left the same state, and then {parted}: a \
+                 defect of deadheat, please report it"
+                )
+            }));
+    }
     explore::write_evidence(&recording, &mut witnesses).map_err(failure)?;
     if all.left.iter().any(|left| *left > 0) {
         let races = report::count(report.races.len() as u64, "race");

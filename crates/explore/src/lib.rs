@@ -112,6 +112,9 @@ pub struct Settings {
     pub seed: u64,
     /// Show how far it is, if standard error is a terminal.
     pub progress: bool,
+    /// Orders that leave the same state are run on from there as well, and must
+    /// do the same: a test of the comparison of states.
+    pub audit: bool,
 }
 
 impl Default for Settings {
@@ -121,6 +124,7 @@ impl Default for Settings {
             schedules: 5,
             seed: 0,
             progress: false,
+            audit: false,
         }
     }
 }
@@ -143,8 +147,14 @@ pub struct Looked {
     /// The accesses as they were swapped, if they could be.
     pub poised: Option<Poised>,
     pub pairs: Vec<Pair>,
-    /// Both orders left the same state: every schedule goes on the same.
+    /// Both orders left the same state when each thread had come to its next
+    /// sequencer. The pairs are run all the same: another schedule may switch
+    /// before that.
     pub equal_states: bool,
+    /// What the orders did that had left the same state, if they then went
+    /// different ways (`Settings::audit`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parted: Option<String>,
     /// Why the second access cannot come first.
     pub barrier: Option<Barrier>,
     /// What went wrong, if it could not be looked at.
@@ -167,6 +177,7 @@ impl Looked {
             poised: None,
             pairs: Vec::new(),
             equal_states: false,
+            parted: None,
             barrier: None,
             failed: None,
             limit: 0,
@@ -688,9 +699,10 @@ impl Work<'_> {
             if let Some(watching) = watching {
                 watching.judge(vm);
             }
-            if pair::leave_equal_states(vm, &plan) {
-                return Ok(Some((poised, true, Vec::new(), mixed)));
-            }
+            let equal_states = pair::leave_equal_states(vm, &plan);
+            let parted = (equal_states && settings.audit)
+                .then(|| pair::go_different_ways(vm, &plan, limit))
+                .flatten();
             let mut pairs: Vec<Pair> = Vec::new();
             for schedule in Schedule::list(settings.schedules.max(1), settings.seed) {
                 let pair = pair::both(vm, &plan, schedule, limit);
@@ -700,10 +712,11 @@ impl Work<'_> {
                     break;
                 }
             }
-            Ok(Some((poised, false, pairs, mixed)))
+            Ok(Some((poised, equal_states, parted, pairs, mixed)))
         });
         match answer.and_then(|running| running.join()) {
-            Ok(Ok(Some((poised, equal_states, pairs, mixed)))) => {
+            Ok(Ok(Some((poised, equal_states, parted, pairs, mixed)))) => {
+                looked.parted = parted;
                 looked.poised = Some(poised);
                 looked.mixed = mixed;
                 looked.equal_states = equal_states;
@@ -726,6 +739,10 @@ impl Work<'_> {
 /// A line has some kilobytes; more than so many were never explored.
 const LARGEST_JOURNAL: u64 = 256 << 20;
 
+/// What is done with an occurrence; what was done by other rules is done anew.
+/// 2: pairs are run also where both orders leave the same state.
+const RULES: u32 = 2;
+
 /// What earlier calls have found out about this recording: a call that was
 /// interrupted goes on where it stopped.
 struct Journal {
@@ -747,10 +764,11 @@ impl Journal {
     fn open(recording: &Recording, settings: Settings, checks: &Checks) -> Journal {
         let place = recording.place("explored.jsonl");
         let key = format!(
-            "{} schedules {} seed {} {checks:?}",
+            "{} rules {RULES} schedules {} seed {} audit {} {checks:?}",
             env!("CARGO_PKG_VERSION"),
             settings.schedules,
-            settings.seed
+            settings.seed,
+            settings.audit
         );
         let known = Journal::read(&place);
         let file = place.append().ok();

@@ -451,19 +451,59 @@ pub fn leave_equal_states(vm: &mut Vm, plan: &Plan<'_>) -> bool {
     }
     let states = [false, true].map(|swapped| {
         vm.copy(limits(), |vm| {
-            make_accesses(vm, plan, swapped)?;
-            let threads = plan.poised.order(false);
-            for thread in threads {
-                vm.run_thread(thread, REMAINDER, true)?;
-            }
-            // Memory that only exists below the stack pointers counts as well:
-            // equal is equal.
-            let counts = threads.map(|thread| vm.executed(thread));
+            to_next_sequencers(vm, plan, swapped)?;
+            let counts = plan.poised.order(false).map(|thread| vm.executed(thread));
             let found = plan.watching.map(Watching::findings).unwrap_or_default();
             let errors: Vec<_> = consequence::sites(&found).into_iter().collect();
+            // Memory that only exists below the stack pointers counts as well:
+            // equal is equal.
             Ok((vm.state_hash(), counts, vm.threads.len(), errors))
         })
     });
     let [one, other] = states.map(answer);
     one.is_ok() && one == other
+}
+
+/// The two accesses, then each of the two threads to its next sequencer.
+fn to_next_sequencers(vm: &mut Vm, plan: &Plan<'_>, swapped: bool) -> Result<(), Error> {
+    make_accesses(vm, plan, swapped)?;
+    for thread in plan.poised.order(false) {
+        vm.run_thread(thread, REMAINDER, true)?;
+    }
+    Ok(())
+}
+
+/// What the orders do that have left equal states: from there on one schedule
+/// must do the same in both. If it does not, something that can differ was not
+/// compared: a mistake of ours, in words.
+pub fn go_different_ways(vm: &mut Vm, plan: &Plan<'_>, limit: u64) -> Option<String> {
+    let runs = [false, true].map(|swapped| {
+        answer(vm.copy(limits(), |vm| {
+            let before = vm.instructions();
+            to_next_sequencers(vm, plan, swapped)?;
+            vm.forget_last_slice();
+            let ending = run::finish(vm, limit)?;
+            Ok(Run {
+                ending,
+                instructions: vm.instructions() - before,
+                outputs: vm.captured(),
+                inputs: vm.inputs_taken(),
+                findings: Vec::new(),
+            })
+        }))
+    });
+    let [Ok(recorded), Ok(swapped)] = runs else {
+        return None;
+    };
+    let sides = |one: String, other: String| Some(format!("{one}, and swapped {other}"));
+    if recorded.ending != swapped.ending {
+        sides(recorded.ending.describe(), swapped.ending.describe())
+    } else if recorded.digest() != swapped.digest() {
+        sides("it wrote one thing".into(), "another".into())
+    } else if recorded.instructions != swapped.instructions {
+        let words = |run: &Run| format!("it took {} instructions", run.instructions);
+        sides(words(&recorded), words(&swapped))
+    } else {
+        None
+    }
 }

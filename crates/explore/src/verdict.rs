@@ -35,8 +35,8 @@ pub struct Conclusion {
 }
 
 /// The answer for one race; none if nothing was looked at.
-pub fn conclude(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
-    let mut conclusion = answer(looked, schedules)?;
+pub fn conclude(looked: &[Looked]) -> Option<Conclusion> {
+    let mut conclusion = answer(looked)?;
     let pairs = || looked.iter().flat_map(|looked| &looked.pairs);
     for error in pairs().flat_map(|pair| &pair.common_errors) {
         add(&mut conclusion.common_errors, error);
@@ -63,7 +63,7 @@ fn add(errors: &mut Vec<ErrorFinding>, error: &Finding) {
     }
 }
 
-fn answer(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
+fn answer(looked: &[Looked]) -> Option<Conclusion> {
     if looked.is_empty() {
         return None;
     }
@@ -82,21 +82,17 @@ fn answer(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
     let violations = count(|outcome| matches!(outcome, Outcome::Violation { .. }));
     let outputs = count(|outcome| matches!(outcome, Outcome::Output(_)));
     let open = count(|outcome| matches!(outcome, Outcome::Inconclusive(_)));
-    let k = pairs.len() as u32 + equal * schedules;
     let mut conclusion = Conclusion {
         verdict: Verdict::Unclassified,
         consequence: None,
-        k,
+        k: pairs.len() as u32,
         paths: looked
             .iter()
             .filter(|looked| looked.poised.is_some())
             .count() as u32,
         schedules: looked
             .iter()
-            .map(|looked| match looked.equal_states {
-                true => schedules,
-                false => looked.pairs.len() as u32,
-            })
+            .map(|looked| looked.pairs.len() as u32)
             .max()
             .unwrap_or(0),
         explanation: String::new(),
@@ -114,8 +110,7 @@ fn answer(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
     };
     if equal > 0 {
         conclusion.counts.push_str(&format!(
-            "; in {equal} of {} occurrences both orders leave the same state, so every schedule \
-             goes on the same",
+            "; in {equal} of {} occurrences both orders leave the same state",
             looked.len()
         ));
     }
@@ -155,16 +150,12 @@ fn answer(looked: &[Looked], schedules: u32) -> Option<Conclusion> {
         output_differs(&mut conclusion, looked, pair, difference);
         return Some(conclusion);
     }
-    if same > 0 || equal > 0 || outputs > 0 {
+    if same > 0 || outputs > 0 {
         conclusion.verdict = Verdict::KWitnessHarmless;
-        conclusion.k = same + outputs + equal * schedules;
+        conclusion.k = same + outputs;
         conclusion.explanation = if outputs > 0 {
             "the two orders print the same lines in an order that the schedule decides, not the \
              race"
-                .to_string()
-        } else if same == 0 {
-            "both orders leave the same registers and memory, so everything that follows is the \
-             same"
                 .to_string()
         } else {
             "whichever access comes first, nothing that can be seen from outside changes"

@@ -92,6 +92,9 @@ fn in_order(
         between = vm.instructions();
         make_access(vm, thread)?;
     }
+    // As exploration goes on from here: both orders meet the same decisions,
+    // and what is shown is what was judged.
+    vm.forget_last_slice();
     let ending = match vm.run(None)? {
         Stop::Ended(status) => format!("the program ends: {status}"),
         Stop::Stuck { input: true } => {
