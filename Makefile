@@ -55,6 +55,7 @@ test-all: test
 	scripts/corpus endings cargo test --release -p deadheat --test endings -- --ignored --nocapture
 	scripts/corpus growth bench/growth/run --write
 	scripts/corpus "damaged recordings" env DEADHEAT_DAMAGE_ROUNDS=60 cargo test --release -p deadheat --test damage -- --nocapture
+	scripts/corpus "mutated recordings" env DEADHEAT_MUTANTS=10000 cargo test --release -p deadheat --test damage mutants -- --nocapture
 	scripts/corpus pairs env DEADHEAT_IDENTITY_PAIRS=1000 DEADHEAT_IDENTITY_TABLE=$(CURDIR)/docs/results/pairs.md cargo test --release -p deadheat --test identity
 	@scripts/need $(PROGRAM_PACKAGES)
 	scripts/corpus programs env DEADHEAT_TEST_ALL=1 DEADHEAT_PROGRAMS_TABLE=$(CURDIR)/docs/results/programs.md cargo test --release -p deadheat --test programs
