@@ -53,10 +53,13 @@ test-all: test
 	scripts/corpus differential env DEADHEAT_DIFFERENTIAL_SECONDS=600 cargo test --release -p deadheat --test differential -- --nocapture
 	scripts/corpus identity env DEADHEAT_IDENTITY_SEEDS=10 cargo test --release -p deadheat --test identity
 	scripts/corpus endings cargo test --release -p deadheat --test endings -- --ignored --nocapture
+	scripts/corpus growth bench/growth/run --write
 	scripts/corpus "damaged recordings" env DEADHEAT_DAMAGE_ROUNDS=60 cargo test --release -p deadheat --test damage -- --nocapture
+	scripts/corpus "mutated recordings" env DEADHEAT_MUTANTS=10000 cargo test --release -p deadheat --test damage mutants -- --nocapture
 	scripts/corpus pairs env DEADHEAT_IDENTITY_PAIRS=1000 DEADHEAT_IDENTITY_TABLE=$(CURDIR)/docs/results/pairs.md cargo test --release -p deadheat --test identity
 	@scripts/need $(PROGRAM_PACKAGES)
 	scripts/corpus programs env DEADHEAT_TEST_ALL=1 DEADHEAT_PROGRAMS_TABLE=$(CURDIR)/docs/results/programs.md cargo test --release -p deadheat --test programs
+	scripts/corpus identity-hard env DEADHEAT_IDENTITY_RECORDINGS=25 cargo test --release -p deadheat --test programs
 	scripts/corpus "known accesses" env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test known_accesses
 	scripts/corpus races env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
 	scripts/corpus orders cargo test --release -p deadheat --test orders -- --ignored

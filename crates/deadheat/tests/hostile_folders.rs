@@ -342,6 +342,50 @@ fn a_store_from_elsewhere_leads_nowhere() {
     assert!(!folder.join(".deadheat/1").exists());
 }
 
+/// gdb takes a word that begins with a dash for an option, and waits for pipes.
+#[test]
+fn the_name_of_a_program_tells_gdb_nothing() {
+    let scratch = tempfile::tempdir().expect("a temporary folder");
+    let folder = scratch.path();
+    build("racy_counter.c", &folder.join("program"));
+    let recorded = deadheat(folder, &["record", "-o", "whole", "--", "./program"]);
+    assert!(recorded.status.success(), "{}", sentence(&recorded));
+    plant("pipe", &folder.join("pipe"), folder);
+    std::fs::write(folder.join("typed"), "quit\n").expect("a folder of ours");
+    let whole = std::fs::read_to_string(folder.join("whole/manifest.json")).expect("a manifest");
+    for name in [
+        "-ex=shell touch marker",
+        "--eval-command=shell touch marker",
+        "./pipe",
+    ] {
+        let (was, hostile) = (
+            "\"program\": \"./program\"",
+            format!("\"program\": \"{name}\""),
+        );
+        assert!(whole.contains(was));
+        let manifest = folder.join("whole/manifest.json");
+        std::fs::write(manifest, whole.replace(was, &hostile)).expect("a folder of ours");
+        let command = format!("{} replay whole --gdb", env!("CARGO_BIN_EXE_deadheat"));
+        let shown = Command::new("timeout")
+            .args([
+                "--signal=KILL",
+                LIMIT,
+                "script",
+                "-qec",
+                &command,
+                "/dev/null",
+            ])
+            .current_dir(folder)
+            .stdin(std::fs::File::open(folder.join("typed")).expect("a file of ours"))
+            .output()
+            .expect("script (bsdutils) can be started");
+        let text = String::from_utf8_lossy(&shown.stdout);
+        assert_eq!(shown.status.code(), Some(0), "{name}: {text}");
+        assert!(text.contains("no race was asked for"), "{name}: {text}");
+        assert!(!folder.join("marker").exists(), "{name}: {text}");
+    }
+}
+
 /// Debug info says where the source is.
 #[test]
 fn a_source_file_is_a_regular_one() {

@@ -147,6 +147,117 @@ fn no_command_shows_what_steers_a_terminal() {
     }
 }
 
+/// A text that gdb is told in digits. A star and a letter stand for more of the
+/// digit before them.
+fn in_letters(told: &str) -> String {
+    let mut digits: Vec<u8> = Vec::new();
+    let mut told = told.bytes();
+    while let Some(byte) = told.next() {
+        match (byte, digits.last().copied()) {
+            (b'*', Some(last)) => {
+                let more = told.next().unwrap_or(29).saturating_sub(29);
+                digits.resize(digits.len() + usize::from(more), last);
+            }
+            _ => digits.push(byte),
+        }
+    }
+    let pairs = String::from_utf8_lossy(&digits).into_owned();
+    let byte = |at: usize| u8::from_str_radix(pairs.get(2 * at..2 * at + 2)?, 16).ok();
+    let bytes: Option<Vec<u8>> = (0..digits.len() / 2).map(byte).collect();
+    String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
+}
+
+/// What gdb is told of threads is shown by gdb.
+#[test]
+fn gdb_is_told_names_without_what_steers_a_terminal() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    built(folder);
+    let program = format!("./{EVIL}");
+    let recorded = deadheat(folder, &["record", "-o", "r", "--", &program, "a", "b"]);
+    assert!(recorded.status.success());
+    let packet = |text: &str| {
+        let sum = text.bytes().fold(0u8, |sum, byte| sum.wrapping_add(byte));
+        format!("+${text}#{sum:02x}")
+    };
+    let hex = |text: &str| {
+        text.bytes()
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<String>()
+    };
+    let moment = format!("qRcmd,{}", hex("moment"));
+    let asked = [
+        "qSupported:multiprocess+",
+        "?",
+        "qThreadExtraInfo,1",
+        &moment,
+        "k",
+    ]
+    .map(packet);
+    std::fs::write(folder.join("asked"), asked.concat()).expect("a folder of ours");
+    let output = Command::new("timeout")
+        .args(["--signal=KILL", "60", env!("CARGO_BIN_EXE_deadheat")])
+        .args(["replay", "r", "--gdb=-"])
+        .current_dir(folder)
+        .stdin(std::fs::File::open(folder.join("asked")).expect("a file of ours"))
+        .output()
+        .expect("deadheat can be started");
+    let answers = String::from_utf8_lossy(&output.stdout).into_owned();
+    let words = answers
+        .split(['$', '#'])
+        .map(|word| in_letters(word.trim_start_matches('O')));
+    let shown: Vec<String> = words.filter(|word| word.contains("[31mv")).collect();
+    assert_eq!(shown.len(), 2, "{answers}");
+    for word in shown {
+        must_be_plain("what gdb is told", word.as_bytes());
+    }
+}
+
+/// What a CI system reads is in form, whatever the names are, and none of it
+/// steers the terminal that shows it.
+#[test]
+fn reports_for_machines_are_in_form() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let folder = folder.path();
+    built(folder);
+    let program = format!("./{EVIL}");
+    let files = ["--sarif=s", "--junit=x", "--html=h", "--json=j"];
+    let options = ["run", "--no-store", "--quantum", "50", "--k", "2"];
+    let run = deadheat(
+        folder,
+        &[&options as &[&str], &files, &["--", &program, EVIL]].concat(),
+    );
+    assert_eq!(run.status.code(), Some(66), "{}", run.stderr.escape_ascii());
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).expect("a report");
+    for name in ["j", "s"] {
+        let report: serde_json::Value = serde_json::from_str(&read(name)).expect("JSON");
+        assert!(
+            report.to_string().contains("vil"),
+            "{name}: the names are there"
+        );
+    }
+    // JSON escapes what steers; XML and HTML have no such characters at all.
+    for name in ["j", "s", "x", "h"] {
+        let text = read(name);
+        let bad = |c: char| c.is_control() && c != '\n' && c != '\t';
+        assert!(!text.contains(bad), "{name}");
+    }
+    let parsed = Command::new("python3")
+        .args([
+            "-c",
+            "import sys, xml.dom.minidom as m; print(m.parse(sys.argv[1]).documentElement.tagName)",
+        ])
+        .arg(folder.join("x"))
+        .output()
+        .expect("python3 can be started");
+    assert_eq!(
+        parsed.stdout,
+        b"testsuites\n",
+        "{}",
+        parsed.stderr.escape_ascii()
+    );
+}
+
 /// Runs `deadheat` with its output on a terminal; what it shows.
 fn on_a_terminal(folder: &Path, command: &str) -> Vec<u8> {
     let command = format!("{} {command}", env!("CARGO_BIN_EXE_deadheat"));

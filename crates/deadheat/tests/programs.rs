@@ -32,10 +32,11 @@
 //! the table that docs/results/programs.md holds.
 //!
 //! A divergence may come once in hundreds of recordings. So the programs that
-//! say `identity` are recorded many times, every other time on a machine kept
-//! busy, and each recording is replayed twice: ten recordings of the cut, and
-//! with DEADHEAT_IDENTITY_RECORDINGS=N so many of all of them, and nothing else
-//! is done.
+//! say `identity` are recorded many times, each time with another seed and
+//! schedule, every other time on a machine kept busy, and each recording is
+//! replayed twice: ten recordings of the cut, and with
+//! DEADHEAT_IDENTITY_RECORDINGS=N so many of all of them, and nothing else is
+//! done. A replay that diverges is told apart from one that did not end in time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -53,6 +54,15 @@ const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Of each recording of the corpus of many recordings.
 const REPLAYS: usize = 2;
+
+/// Each recording of that corpus has another seed, and the next of these.
+const SCHEDULES: [&str; 5] = [
+    "",
+    "--schedule pct",
+    "--quantum 20000",
+    "--schedule round-robin --quantum 50000",
+    "--schedule sequencer",
+];
 
 /// Of each program in the cut of that corpus.
 const CUT_RECORDINGS: usize = 10;
@@ -412,27 +422,95 @@ impl Place<'_> {
         Ok(())
     }
 
-    /// Records many times and replays each recording twice; how many replays.
-    fn check_often(&self, recordings: usize) -> Result<usize, String> {
+    /// Records many times, each time under another schedule, and replays each
+    /// recording twice.
+    fn check_often(&self, recordings: usize) -> Tally {
+        let mut tally = Tally::default();
+        let native = match self.run("env", "native") {
+            Ok(native) => native,
+            Err(message) => {
+                tally.unknown.push(format!("natively: {message}"));
+                return tally;
+            }
+        };
         for number in 0..recordings {
             let busy = number % 2 == 1;
-            let load = busy.then(Busy::start);
+            let _load = busy.then(Busy::start);
+            let options = format!("--seed {number} {}", SCHEDULES[number % SCHEDULES.len()]);
             let _ = std::fs::remove_dir_all(self.recording());
-            let under = format!("{DEADHEAT} record -o {} --", self.recording().display());
-            let recorded = self.run(&under, "recorded")?;
+            let under = format!(
+                "{DEADHEAT} record {options} -o {} --",
+                self.recording().display()
+            );
+            let what = format!(
+                "recording {number} ({}, machine {})",
+                options.trim(),
+                if busy { "busy" } else { "idle" }
+            );
+            let recorded = match self.run(&under, "recorded") {
+                Ok(run) if run.status == native.status => run,
+                Ok(run) => {
+                    tally.unknown.push(format!(
+                        "{what}: {}, natively {}; it says: {}",
+                        describe(run.status),
+                        describe(native.status),
+                        tail(&run.stderr)
+                    ));
+                    continue;
+                }
+                Err(message) => {
+                    tally.unknown.push(format!("{what}: {message}"));
+                    continue;
+                }
+            };
+            let kept = self.folder.join(format!("diverged-{number}"));
+            let before = tally.diverged.len();
             for replay in 1..=REPLAYS {
-                let replayed = self.replay()?;
-                self.compare(&recorded, &replayed).map_err(|message| {
-                    format!(
-                        "recording {number} ({}), replay {replay}: {message}; to see it: deadheat replay --diagnose {}",
-                        if busy { "machine busy" } else { "machine idle" },
-                        self.recording().display()
-                    )
-                })?;
+                let what = format!("{what}, replay {replay}");
+                match self
+                    .replay()
+                    .map(|replayed| self.compare(&recorded, &replayed))
+                {
+                    Ok(Ok(())) => tally.alike += 1,
+                    Ok(Err(message)) => tally.diverged.push(Divergence {
+                        how: format!("{what}: {message}"),
+                        kept: kept.clone(),
+                    }),
+                    Err(message) => tally.unknown.push(format!("{what}: {message}")),
+                }
             }
-            drop(load);
+            if tally.diverged.len() > before
+                && let Err(error) = std::fs::rename(self.recording(), &kept)
+            {
+                tally.unknown.push(format!("{}: {error}", kept.display()));
+            }
         }
-        Ok(recordings * REPLAYS)
+        tally
+    }
+}
+
+/// What became of the replays of a program.
+#[derive(Default)]
+struct Tally {
+    alike: usize,
+    diverged: Vec<Divergence>,
+    /// What was not recorded as it runs natively, or not replayed in time: it
+    /// says nothing about identity, and is a failure as well.
+    unknown: Vec<String>,
+}
+
+/// A replay that gave something else than the recording.
+struct Divergence {
+    how: String,
+    kept: PathBuf,
+}
+
+impl Tally {
+    fn not_tried(why: String) -> Tally {
+        Tally {
+            unknown: vec![why],
+            ..Tally::default()
+        }
     }
 }
 
@@ -624,8 +702,9 @@ fn main() -> ExitCode {
 
 /// Many recordings of each program, one program after the other.
 fn often(cases: &[Case], recordings: usize, root: &Path, all: bool) -> ExitCode {
-    let (mut replays, mut lazy, mut failures) = (0, 0, Vec::new());
-    let mut tried = 0;
+    let (mut alike, mut diverged, mut unknown) = (0, 0, 0);
+    let (mut tried, mut lazy) = (0, 0);
+    let mut failed = Vec::new();
     for case in cases {
         let missing = missing_packages(case);
         if !missing.is_empty() && !all {
@@ -633,43 +712,52 @@ fn often(cases: &[Case], recordings: usize, root: &Path, all: bool) -> ExitCode 
             continue;
         }
         tried += 1;
+        lazy += usize::from(is_lazily_bound(case));
         let place = Place {
             case,
             folder: root.join(format!("often-{}", case.name())),
             port: free_port(),
         };
         let before = Instant::now();
-        let result = match missing.is_empty() {
-            true => std::fs::create_dir_all(&place.folder)
-                .map_err(|error| error.to_string())
-                .and_then(|()| place.check_often(recordings)),
-            false => Err(format!("packages missing: {}", missing.join(" "))),
+        let tally = match (missing.is_empty(), std::fs::create_dir_all(&place.folder)) {
+            (true, Ok(())) => place.check_often(recordings),
+            (true, Err(error)) => Tally::not_tried(error.to_string()),
+            (false, _) => Tally::not_tried(format!("packages missing: {}", missing.join(" "))),
         };
-        match result {
-            Ok(count) => {
-                replays += count;
-                lazy += usize::from(is_lazily_bound(case));
-                println!(
-                    "{}: {count} replays of {recordings} recordings alike ({:.1} s)",
-                    case.name(),
-                    before.elapsed().as_secs_f64()
-                );
-                let _ = std::fs::remove_dir_all(&place.folder);
-            }
-            Err(message) => {
-                println!("FAILED {}: {message}", case.name());
-                failures.push(case.name());
-            }
+        for Divergence { how, kept } in &tally.diverged {
+            println!(
+                "DIVERGED {}: {how}; to see it: {DEADHEAT} replay --diagnose {}",
+                case.name(),
+                kept.display()
+            );
+        }
+        for message in &tally.unknown {
+            println!("FAILED {}: {message}", case.name());
+        }
+        println!(
+            "{}: {} replays of {recordings} recordings alike ({:.1} s)",
+            case.name(),
+            tally.alike,
+            before.elapsed().as_secs_f64()
+        );
+        alike += tally.alike;
+        diverged += tally.diverged.len();
+        unknown += tally.unknown.len();
+        if tally.diverged.is_empty() && tally.unknown.is_empty() {
+            let _ = std::fs::remove_dir_all(&place.folder);
+        } else {
+            failed.push(case.name());
         }
     }
     println!(
-        "corpus: {tried} programs ({lazy} of them lazily bound), {recordings} recordings each, \
-         every other one on a busy machine: {replays} replays alike, {} programs with one that was not{}{}",
-        failures.len(),
-        if failures.is_empty() { "" } else { ": " },
-        failures.join(" ")
+        "corpus: {tried} programs ({lazy} of them lazily bound), {recordings} recordings each under {} schedules, \
+         every other one on a busy machine: {alike} replays alike, {diverged} diverged, \
+         {unknown} recordings or replays failed otherwise{}{}",
+        SCHEDULES.len(),
+        if failed.is_empty() { "" } else { ": " },
+        failed.join(" ")
     );
-    if failures.is_empty() {
+    if failed.is_empty() {
         ExitCode::SUCCESS
     } else {
         println!("what they left is in {}", root.display());

@@ -22,7 +22,7 @@ pub use access::{Access, AccessKind};
 pub use fingerprint::Fingerprint;
 pub use moment::{Moment, ParseMomentError};
 pub use orders::{Difference, DifferenceKind, Event, EventKind, Order, Played};
-pub use plain::{plain, plain_bytes, plain_lines, plain_pattern};
+pub use plain::{plain, plain_bytes, plain_json, plain_lines, plain_pattern};
 pub use report::{
     CutShort, ErrorFinding, Evidence, Exit, Instance, LockCall, LockFinding, Place, Race, Report,
     SCHEMA,

@@ -67,6 +67,24 @@ pub fn plain_bytes(bytes: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(safe.into_bytes())
 }
 
+/// JSON that says the same, with escapes for what a terminal may take for a
+/// command. Between values it has no such characters but ends of lines.
+pub fn plain_json(json: &str) -> Cow<'_, str> {
+    let changes = |c: char| steers(c) && c != '\n';
+    if !json.contains(changes) {
+        return Cow::Borrowed(json);
+    }
+    let mut safe = String::with_capacity(json.len() + 8);
+    for c in json.chars() {
+        // Writing to a string cannot fail. All of them have 16 bits.
+        let _ = match changes(c) {
+            true => write!(safe, "\\u{:04x}", c as u32),
+            false => write!(safe, "{c}"),
+        };
+    }
+    Cow::Owned(safe)
+}
+
 /// A pattern for text of which some characters cannot be shown: they are any.
 pub fn plain_pattern(text: &str) -> String {
     let shown = |c: char| if steers(c) { '*' } else { c };
@@ -87,6 +105,10 @@ mod tests {
         assert_eq!(plain("x\u{202e}y"), "x\\u{202e}y");
         assert_eq!(plain_lines("a\n\tb\x07\r\n"), "a\n\tb\\x07\\r\n");
         assert_eq!(plain_pattern("f\x1b[1mg"), "f*[1mg");
+        assert_eq!(
+            plain_json("{\n  \"\u{202e}\": \"\u{9b}\u{7f}\u{e9}\"\n}"),
+            "{\n  \"\\u202e\": \"\\u009b\\u007f\u{e9}\"\n}"
+        );
     }
 
     #[test]

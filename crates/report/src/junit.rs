@@ -7,7 +7,7 @@ use crate::Options;
 use crate::options::Color;
 use crate::terminal;
 use crate::words::{between, calling_frame, location, title};
-use race::{CutShort, LockFinding, Race, Report};
+use race::{CutShort, LockFinding, Race, Report, plain_lines};
 use std::fmt::Write;
 
 /// The XML document; `fails` says which races fail the run.
@@ -145,20 +145,18 @@ fn lock_case(text: &mut String, finding: &LockFinding) {
 }
 
 /// Text for XML 1.0 content and attribute values: the five characters
-/// escaped, line breaks kept, and characters that XML cannot hold replaced.
+/// escaped, line breaks kept, control characters visible, and the two others
+/// that XML cannot hold replaced.
 fn xml(text: &str) -> String {
     let mut safe = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
+    for c in plain_lines(text).chars() {
         match c {
             '&' => safe.push_str("&amp;"),
             '<' => safe.push_str("&lt;"),
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&apos;"),
-            '\n' | '\t' => safe.push(c),
-            '\u{0}'..='\u{1f}' | '\u{7f}'..='\u{9f}' | '\u{fffe}' | '\u{ffff}' => {
-                safe.push('\u{fffd}');
-            }
+            '\u{fffe}' | '\u{ffff}' => safe.push('\u{fffd}'),
             c => safe.push(c),
         }
     }
@@ -172,8 +170,8 @@ mod tests {
     #[test]
     fn nothing_leaves_its_attribute_or_element() {
         assert_eq!(
-            xml("a\"><x>&]]>'\u{0}\u{1b}\n"),
-            "a&quot;&gt;&lt;x&gt;&amp;]]&gt;&apos;\u{fffd}\u{fffd}\n"
+            xml("a\"><x>&]]>'\u{0}\u{1b}\u{fffe}\n"),
+            "a&quot;&gt;&lt;x&gt;&amp;]]&gt;&apos;\\x00\\x1b\u{fffd}\n"
         );
     }
 }

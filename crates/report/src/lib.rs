@@ -31,6 +31,7 @@ mod words;
 
 pub use baseline::{Baseline, Update, worse};
 pub use error::Error;
+pub use json::render as json_text;
 pub use options::{Color, Form, Options, Stream};
 pub use output::{is_closed, print_text, say};
 pub use progress::{Progress, Unit};
@@ -42,7 +43,7 @@ pub use words::{between, count, title, verdict_words};
 
 use std::collections::HashMap;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 
 /// Prints `report` as `options` say: on standard output or standard error, as
@@ -110,10 +111,35 @@ pub(crate) fn write_whole(path: &Path, text: &str) -> Result<(), Error> {
     }
     let mut beside = path.as_os_str().to_os_string();
     beside.push(format!(".{}.part", std::process::id()));
-    let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+    // A file made for it: what somebody has put under this name, a link say, is
+    // not written through. A process of the same number may have left one.
+    let _ = fs::remove_file(&beside);
+    let written = fs::File::create_new(&beside)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
         // Best effort: the error that matters is the one returned.
         let _ = fs::remove_file(&beside);
     }
     written.map_err(fail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_file_is_not_written_through_a_link_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let theirs = folder.path().join("theirs");
+        fs::write(&theirs, "theirs").unwrap();
+        let half = format!("report.{}.part", std::process::id());
+        symlink(&theirs, folder.path().join(half)).unwrap();
+        let report = folder.path().join("report");
+        write_whole(&report, "ours").unwrap();
+        assert_eq!(fs::read(&report).unwrap(), b"ours");
+        assert_eq!(fs::read(&theirs).unwrap(), b"theirs");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
 }

@@ -14,7 +14,9 @@ use crate::words::{
     access_words, between, earlier, executions, ordering, stack, thread_words, title, value_words,
     verdict_words,
 };
-use race::{Access, AccessKind, CutShort, Frame, LockFinding, Race, Report, Standing, Verdict};
+use race::{
+    Access, AccessKind, CutShort, Frame, LockFinding, Race, Report, Standing, Verdict, plain_json,
+};
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -31,10 +33,9 @@ pub fn render(report: &Report, root: Option<&Path>) -> String {
         root,
         most: RESULTS,
     };
-    let mut text = serde_json::to_string(&writer.log())
+    let text = serde_json::to_string(&writer.log())
         .expect("a JSON value with string keys always has a text form");
-    text.push('\n');
-    text
+    plain_json(&text).into_owned() + "\n"
 }
 
 struct Writer<'a> {

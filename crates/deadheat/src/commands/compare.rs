@@ -36,7 +36,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let load = |name: &str| runs::load(&arguments.store.store, Some(name));
     let comparison = Comparison::of(&load(&arguments.before)?, &load(&arguments.after)?);
     let text = if arguments.json {
-        format!("{:#}\n", as_json(&comparison))
+        report::json_text(&as_json(&comparison))
     } else {
         report::plain_lines(&as_text(&comparison)).into_owned()
     };

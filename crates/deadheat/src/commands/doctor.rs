@@ -152,5 +152,5 @@ fn as_json(findings: &[Finding]) -> String {
             value
         })
         .collect();
-    format!("{:#}\n", serde_json::Value::from(list))
+    report::json_text(&list)
 }

@@ -4,6 +4,7 @@
 use super::Failure;
 use crate::reporting::StoreOption;
 use folder::Place;
+use report::plain;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use vm::record::{Files, Recording};
@@ -74,9 +75,9 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
 }
 
 fn reproduce(number: u32, witness: &explore::Witness) -> String {
-    let mut text = format!("#!/bin/sh\n# {}\n#\n", one_line(&witness.seen));
+    let mut text = format!("#!/bin/sh\n# {}\n#\n", plain(&witness.seen));
     for (step, words) in (1..).zip(witness.words()) {
-        text.push_str(&format!("# {step}. {}\n", one_line(&words)));
+        text.push_str(&format!("# {step}. {}\n", plain(&words)));
     }
     text.push_str("#\n# Exit code 66: still there. 0: gone. Anything else: it could not be run.\n");
     text.push_str("here=$(dirname \"$0\")\n");
@@ -84,10 +85,6 @@ fn reproduce(number: u32, witness: &explore::Witness) -> String {
         "exec \"$here/deadheat\" replay \"$here/recording\" --evidence {number}\n"
     ));
     text
-}
-
-fn one_line(text: &str) -> String {
-    text.replace(['\n', '\r'], " ")
 }
 
 /// The recording with the highest number that has evidence.

@@ -138,10 +138,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         runs.push(number);
     }
     let text = if arguments.json {
-        let mut text = serde_json::to_string_pretty(&as_json(&words, &found, native))
-            .map_err(|error| Failure::usage(format!("cannot write JSON: {error}")))?;
-        text.push('\n');
-        text
+        report::json_text(&as_json(&words, &found, native))
     } else {
         report::plain_lines(&story(&words, &found, native)).into_owned()
     };

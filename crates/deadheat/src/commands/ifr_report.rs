@@ -175,9 +175,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
             .map_err(|error| Failure::own(format!("cannot print the report: {error}")))?;
     }
     if let Some(path) = &arguments.json_file {
-        let json = serde_json::to_string_pretty(&report)
-            .map_err(|error| Failure::usage(format!("cannot write the report: {error}")))?;
-        std::fs::write(path, json + "\n")
+        std::fs::write(path, report::json_text(&report))
             .map_err(|error| Failure::usage(format!("cannot write {}: {error}", path.display())))?;
     }
     Ok(0)

@@ -31,7 +31,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let mut text = String::new();
     if arguments.json {
         let list: Vec<_> = runs.iter().map(as_json).collect();
-        text = format!("{:#}\n", serde_json::Value::from(list));
+        text = report::json_text(&list);
     } else {
         for run in &runs {
             text.push_str(&line(run));

@@ -37,9 +37,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let report = arguments.run.report()?;
     let race = runs::find(&report, &arguments.race)?;
     let text = if arguments.json {
-        let value = serde_json::to_value(race)
-            .map_err(|error| Failure::usage(format!("the race has no JSON form: {error}")))?;
-        format!("{value:#}\n")
+        report::json_text(race)
     } else {
         let options = Options {
             color: arguments.color,

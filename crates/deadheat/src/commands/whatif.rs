@@ -110,7 +110,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         });
     let told = result?;
     let text = if arguments.json {
-        format!("{:#}\n", told.json)
+        report::json_text(&told.json)
     } else {
         report::plain_lines(&told.text).into_owned()
     };

@@ -14,7 +14,7 @@ mod payload;
 mod sha256;
 
 use crate::store::Sighting;
-use race::{Fingerprint, Report};
+use race::{Fingerprint, Report, plain, plain_json};
 use std::collections::HashMap;
 
 const STYLE: &str = include_str!("page.css");
@@ -57,14 +57,13 @@ pub fn render(report: &Report, histories: &HashMap<Fingerprint, Vec<Sighting>>) 
 /// Text inside an element or a double-quoted attribute.
 fn html(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in plain(text).chars() {
         match c {
             '&' => safe.push_str("&amp;"),
             '<' => safe.push_str("&lt;"),
             '>' => safe.push_str("&gt;"),
             '"' => safe.push_str("&quot;"),
             '\'' => safe.push_str("&#39;"),
-            c if c.is_control() => safe.push('\u{fffd}'),
             c => safe.push(c),
         }
     }
@@ -75,13 +74,11 @@ fn html(text: &str) -> String {
 /// of these characters, inside strings the escapes mean the same.
 fn for_script(json: &str) -> String {
     let mut safe = String::with_capacity(json.len() + json.len() / 16);
-    for c in json.chars() {
+    for c in plain_json(json).chars() {
         match c {
             '<' => safe.push_str("\\u003c"),
             '>' => safe.push_str("\\u003e"),
             '&' => safe.push_str("\\u0026"),
-            '\u{2028}' => safe.push_str("\\u2028"),
-            '\u{2029}' => safe.push_str("\\u2029"),
             c => safe.push(c),
         }
     }

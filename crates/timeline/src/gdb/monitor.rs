@@ -2,7 +2,7 @@
 
 use super::target::Debuggee;
 use crate::Error;
-use race::Moment;
+use race::{Moment, plain};
 use std::fmt::Write;
 
 const HELP: &str = "\
@@ -71,7 +71,10 @@ impl Debuggee {
             let _ = writeln!(
                 text,
                 "thread {} \"{}\" at {}:{}{mark}",
-                thread.id, thread.name, thread.id, thread.executed
+                thread.id,
+                plain(&thread.name),
+                thread.id,
+                thread.executed
             );
         }
         Ok(text)
@@ -90,7 +93,7 @@ impl Debuggee {
         };
         format!(
             "{}\nfirst access at {}, second at {}{}\n",
-            landmarks.title,
+            plain(&landmarks.title),
             place(first),
             place(second),
             landmarks.point.map_or(String::new(), |_| {

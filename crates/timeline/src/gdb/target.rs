@@ -28,6 +28,7 @@ use gdbstub::target::ext::target_description_xml_override::{
 };
 use gdbstub::target::ext::thread_extra_info::{ThreadExtraInfo, ThreadExtraInfoOps};
 use gdbstub::target::{Target, TargetError, TargetResult};
+use race::plain;
 use std::num::NonZeroUsize;
 use vm::record::ProcessStatus;
 
@@ -644,7 +645,9 @@ impl ThreadExtraInfo for Debuggee {
                 let waits = if thread.waits { ", waits" } else { "" };
                 format!(
                     "{} at {}:{}{waits}",
-                    thread.name, thread.id, thread.executed
+                    plain(&thread.name),
+                    thread.id,
+                    thread.executed
                 )
             });
         Ok(part(text.as_bytes(), 0, text.len(), buffer))

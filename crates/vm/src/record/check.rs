@@ -251,6 +251,14 @@ impl Checkpoint {
         let mut checkpoint = Checkpoint::default();
         for _ in 0..stream.number()? {
             let thread = stream.number()? as u32;
+            if checkpoint
+                .threads
+                .last()
+                .is_some_and(|last| last.thread >= thread)
+            {
+                let what = "the threads of a check are not in order";
+                return Err(RecordError::damaged(stream.path(), what));
+            }
             let hash = word(stream)?;
             let marks = Marks::read(stream)?;
             let mut vector = [0; VECTOR_BYTES];

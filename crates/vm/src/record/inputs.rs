@@ -6,6 +6,11 @@ use folder::Place;
 use std::fmt;
 use std::path::Path;
 
+/// Places that one input is written to at most. `recvmmsg` fills 1024 messages of
+/// 1024 pieces; what other processes have changed in shared memory is a place per
+/// page or so.
+const MOST_WRITES: u64 = 1 << 22;
+
 /// The result of one thing done outside: a number and the bytes that were
 /// written to guest memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -76,6 +81,10 @@ impl InputReader {
         let tag = self.stream.number()? as u32;
         let result = self.stream.signed()?;
         let count = self.stream.number()?;
+        if count > MOST_WRITES {
+            let what = "an input is written to impossibly many places";
+            return Err(RecordError::damaged(self.stream.path(), what));
+        }
         let mut writes = Vec::new();
         for _ in 0..count {
             let distance = self.stream.signed()?;

@@ -211,57 +211,101 @@ pub enum Role {
 /// Byte strings as JSON text where they are UTF-8, else as arrays of numbers:
 /// arguments and paths are bytes on Linux.
 mod bytes {
+    use serde::de::{Error, SeqAccess, Visitor};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::fmt;
 
-    #[derive(Serialize, Deserialize)]
-    #[serde(untagged)]
-    pub enum Text {
-        Utf8(String),
-        Raw(Vec<u8>),
-    }
+    /// What is read is not kept in another form meanwhile: a manifest from
+    /// elsewhere can have megabytes of numbers.
+    pub struct Bytes(pub Vec<u8>);
 
-    impl From<&[u8]> for Text {
-        fn from(bytes: &[u8]) -> Text {
-            match std::str::from_utf8(bytes) {
-                Ok(text) => Text::Utf8(text.to_string()),
-                Err(_) => Text::Raw(bytes.to_vec()),
-            }
+    impl<'de> Deserialize<'de> for Bytes {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_any(TextOrNumbers)
         }
     }
 
-    impl From<Text> for Vec<u8> {
-        fn from(text: Text) -> Vec<u8> {
-            match text {
-                Text::Utf8(text) => text.into_bytes(),
-                Text::Raw(bytes) => bytes,
+    struct TextOrNumbers;
+
+    impl<'de> Visitor<'de> for TextOrNumbers {
+        type Value = Bytes;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a text or a list of bytes")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Bytes, E> {
+            Ok(Bytes(text.as_bytes().to_vec()))
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Bytes, A::Error> {
+            let mut bytes = Vec::new();
+            while let Some(byte) = list.next_element()? {
+                bytes.push(byte);
             }
+            Ok(Bytes(bytes))
         }
     }
 
     pub fn serialize<S: Serializer>(value: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
-        Text::from(value).serialize(serializer)
+        match std::str::from_utf8(value) {
+            Ok(text) => text.serialize(serializer),
+            Err(_) => value.serialize(serializer),
+        }
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-        Text::deserialize(deserializer).map(Vec::from)
+        Ok(Bytes::deserialize(deserializer)?.0)
     }
 }
 
 mod byte_lists {
-    use super::bytes::Text;
-    use serde::{Deserialize, Deserializer, Serializer};
+    use super::bytes::{self, Bytes};
+    use serde::de::{Error, SeqAccess, Visitor};
+    use serde::{Deserializer, Serialize, Serializer};
+    use std::fmt;
+
+    /// Arguments or variables that a program can have: the kernel gives them six
+    /// megabytes, of which each takes a pointer and an end.
+    const MOST: usize = 6 << 20 >> 3;
+
+    struct Entry<'a>(&'a [u8]);
+
+    impl Serialize for Entry<'_> {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            bytes::serialize(self.0, serializer)
+        }
+    }
 
     pub fn serialize<S: Serializer>(value: &[Vec<u8>], serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(value.iter().map(|bytes| Text::from(bytes.as_slice())))
+        serializer.collect_seq(value.iter().map(|bytes| Entry(bytes)))
+    }
+
+    struct List;
+
+    impl<'de> Visitor<'de> for List {
+        type Value = Vec<Vec<u8>>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "a list of texts")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut all = Vec::new();
+            while let Some(Bytes(bytes)) = list.next_element()? {
+                if all.len() == MOST {
+                    return Err(A::Error::custom("no program can have so many"));
+                }
+                all.push(bytes);
+            }
+            Ok(all)
+        }
     }
 
     pub fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<Vec<u8>>, D::Error> {
-        Ok(Vec::<Text>::deserialize(deserializer)?
-            .into_iter()
-            .map(Vec::from)
-            .collect())
+        deserializer.deserialize_seq(List)
     }
 }
 

@@ -210,10 +210,18 @@ impl StepReader {
     }
 
     fn read(&mut self) -> Result<Option<Step>, RecordError> {
-        let stream = &mut self.stream;
-        if stream.at_end()? {
+        if self.stream.at_end()? {
             return Ok(None);
         }
+        match self.read_step() {
+            // The vm was killed while it wrote a step of several chunks.
+            Err(RecordError::Ended(_)) if self.stream.was_cut() => Ok(None),
+            other => other.map(Some),
+        }
+    }
+
+    fn read_step(&mut self) -> Result<Step, RecordError> {
+        let stream = &mut self.stream;
         let word = |bytes: Vec<u8>| {
             let mut word = [0; 8];
             word[..bytes.len()].copy_from_slice(&bytes);
@@ -251,7 +259,7 @@ impl StepReader {
                 return Err(RecordError::damaged(stream.path(), &what));
             }
         };
-        Ok(Some(step))
+        Ok(step)
     }
 
     /// The process has ended: nothing follows.

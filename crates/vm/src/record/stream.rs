@@ -25,6 +25,13 @@ const MAGIC: [u8; 6] = *b"deadht";
 /// compress, small enough that little is lost with a killed vm.
 const CHUNK: usize = 64 << 10;
 
+/// A chunk holds no more: a single input can be longer, and is in several.
+/// Memory that a chunk takes before its contents are checked is bounded by it.
+const LARGEST_CHUNK: usize = 1 << 20;
+
+/// What a reader takes. A few megabytes of LZ4 can unpack to a gigabyte.
+const LARGEST_READ: usize = 16 << 20;
+
 /// mark, stored length, plain length, check of these three, checksum
 const HEADER: usize = 24;
 
@@ -84,8 +91,8 @@ impl StreamWriter {
     }
 
     pub fn flush(&mut self) -> Result<(), RecordError> {
-        let chunk = self.take_chunk();
-        self.write(&chunk)
+        let chunks = self.take_chunks();
+        self.write(&chunks)
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), RecordError> {
@@ -94,27 +101,27 @@ impl StreamWriter {
             .map_err(|error| RecordError::write(&self.path, error))
     }
 
-    /// What has gathered, as a chunk.
-    fn take_chunk(&mut self) -> Vec<u8> {
-        if self.buffer.is_empty() {
-            return Vec::new();
+    /// What has gathered, as chunks; as a rule it is one.
+    fn take_chunks(&mut self) -> Vec<u8> {
+        let mut chunks = Vec::new();
+        for plain in self.buffer.chunks(LARGEST_CHUNK) {
+            let packed = lz4_flex::compress(plain);
+            let stored = if packed.len() < plain.len() {
+                &packed
+            } else {
+                plain
+            };
+            chunks.extend_from_slice(&header(CHUNK_MARK, stored, plain.len() as u32));
+            chunks.extend_from_slice(stored);
         }
-        let packed = lz4_flex::compress(&self.buffer);
-        let stored = if packed.len() < self.buffer.len() {
-            &packed
-        } else {
-            &self.buffer
-        };
-        let mut chunk = header(CHUNK_MARK, stored, self.buffer.len() as u32).to_vec();
-        chunk.extend_from_slice(stored);
         self.total += self.buffer.len() as u64;
         self.buffer.clear();
-        chunk
+        chunks
     }
 
     /// Writes what has gathered and the end, at once. Nothing may follow.
     pub fn finish(&mut self) -> Result<(), RecordError> {
-        let mut chunk = self.take_chunk();
+        let mut chunk = self.take_chunks();
         let total = self.total.to_le_bytes();
         chunk.extend_from_slice(&header(END_MARK, &total, total.len() as u32));
         chunk.extend_from_slice(&total);
@@ -202,8 +209,7 @@ impl StreamReader {
             return damaged("the header of a chunk is not what was written");
         }
         let (stored, plain) = (word(4) as usize, word(8) as usize);
-        // A single input can be large, but no chunk is gigabytes.
-        if stored > (1 << 30) || plain > (1 << 30) || stored > plain {
+        if plain > LARGEST_READ || stored > plain {
             return damaged("a chunk has an impossible length");
         }
         let mut bytes = Vec::new();
@@ -275,6 +281,11 @@ impl StreamReader {
             return Err(RecordError::damaged(&self.path, what));
         }
         Ok(())
+    }
+
+    /// A killed vm left the end that was read.
+    pub fn was_cut(&self) -> bool {
+        self.ended && !self.finished
     }
 
     pub fn bytes(&mut self, count: usize) -> Result<Vec<u8>, RecordError> {
@@ -454,6 +465,36 @@ mod tests {
             let (_, end) = read(&path, &longer);
             assert!(matches!(end, Err(RecordError::Damaged { .. })), "{end:?}");
         }
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_long_input_is_in_several_chunks() {
+        let (path, _) = written("long", false);
+        std::fs::remove_file(&path).unwrap();
+        let long: Vec<u8> = (0..3 * LARGEST_CHUNK + 7)
+            .map(|at| (at / 3) as u8)
+            .collect();
+        let mut stream = StreamWriter::create(&place_of(&path)).unwrap();
+        put_bytes(stream.buffer(), &long);
+        stream.settle().unwrap();
+        stream.finish().unwrap();
+        let mut stream = StreamReader::open(&place_of(&path)).unwrap();
+        let length = stream.number().unwrap() as usize;
+        assert!(stream.bytes(length).unwrap() == long);
+        stream.expect_end().unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_chunk_that_unpacks_to_very_much_is_damage() {
+        let (path, bytes) = written("large", false);
+        let plain = vec![0; LARGEST_READ + 1];
+        let stored = lz4_flex::compress(&plain);
+        assert!(stored.len() < 100_000);
+        let start = header(CHUNK_MARK, &stored, plain.len() as u32);
+        let (_, end) = read(&path, &[&bytes[..8], &start, &stored].concat());
+        assert!(matches!(end, Err(RecordError::Damaged { .. })), "{end:?}");
         std::fs::remove_file(path).unwrap();
     }
 

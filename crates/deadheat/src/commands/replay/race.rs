@@ -5,7 +5,9 @@ use super::Failure;
 use clap::{Args, ValueEnum};
 use race::{Instance, Moment, Race, Report};
 use report::Store;
+use std::ffi::OsStr;
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
@@ -383,7 +385,9 @@ fn with_gdb(plan: &Plan) -> Result<i32, Failure> {
     let socket = crate::temporary::folder()?.join("socket");
     let mut door = Door::open(&socket.display().to_string())
         .map_err(|error| failure("cannot listen for gdb", error))?;
-    let program = String::from_utf8_lossy(&session.program).into_owned();
+    // The recording says what it is called: nothing that gdb would wait for.
+    let program = Path::new(OsStr::from_bytes(&session.program)).to_path_buf();
+    let is_file = folder::open_regular(&program, folder::STREAM).is_ok();
     let started = Command::new("gdb")
         .args(["-q", "-ex", "set confirm off"])
         // A jump by `monitor` changes what gdb has read before.
@@ -391,7 +395,9 @@ fn with_gdb(plan: &Plan) -> Result<i32, Failure> {
         .arg("-ex")
         .arg(format!("target remote {}", socket.display()))
         .args(["-ex", "monitor race"])
-        .arg(program)
+        // Nor an option: gdb executes what follows `-ex=`.
+        .arg("--")
+        .args(is_file.then_some(program))
         .spawn();
     let served = started
         .map_err(|error| failure("cannot start gdb", error))

@@ -7,31 +7,21 @@
 //! and a sentence, never with a panic, and damage to a stream is always noticed.
 //!
 //! The changes come from a seed. DEADHEAT_DAMAGE_ROUNDS sets how many there are
-//! for each file (default 3).
+//! for each file (default 3). `mutants` has the ones that no checksum shows.
+
+mod corpus;
+mod mutants;
+mod random;
+mod streams;
+mod texts;
+mod watched;
 
 use folder::Place;
+use random::Random;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use vm::record::stream::{StreamReader, StreamWriter};
-
-/// splitmix64
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
-    }
-}
 
 fn rounds() -> u64 {
     std::env::var("DEADHEAT_DAMAGE_ROUNDS")
@@ -100,9 +90,10 @@ fn change(bytes: &mut Vec<u8>, random: &mut Random) -> String {
     }
 }
 
+/// Builds a program of tests/programs.
 fn build(source: &str, to: &Path, flags: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/programs/vm")
+        .join("../../tests/programs")
         .join(source);
     let built = Command::new("gcc")
         .args(["-O1", "-g", "-pthread"])
@@ -179,7 +170,7 @@ fn read_all(damaged: &Path, folder: &Path, what: &str) -> Vec<i32> {
 #[test]
 fn damaged_recordings_are_told_in_a_sentence() {
     let mut count = 0;
-    for source in ["racy_counter.c", "fork_and_wait.c"] {
+    for source in ["vm/racy_counter.c", "vm/fork_and_wait.c"] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (whole, files) = recording(folder.path(), source);
         let codes = read_all(&whole, folder.path(), "whole");
@@ -219,33 +210,19 @@ fn place(path: &Path) -> Place {
     Place::of(folder).join(path.file_name().expect("a file of ours"))
 }
 
-/// What a stream holds.
-fn contents(path: &Path) -> Vec<u8> {
-    let mut stream = StreamReader::open(&place(path)).expect("a stream of ours");
-    let mut bytes = Vec::new();
-    while !stream.at_end().expect("a stream of ours") {
-        bytes.push(stream.byte().expect("a stream of ours"));
-    }
-    bytes
-}
-
 #[test]
 fn streams_that_say_something_else_are_told_in_a_sentence() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let (whole, _) = recording(folder.path(), "racy_counter.c");
+    let (whole, _) = recording(folder.path(), "vm/racy_counter.c");
     let damaged = folder.path().join("damaged");
     for stream in ["0/schedule", "0/inputs"] {
-        let before = contents(&whole.join(stream));
+        let before = streams::contents(&whole.join(stream));
         for round in 0..5 * rounds() {
             let mut random = Random(0xdead + round);
             let mut bytes = before.clone();
             let how = change(&mut bytes, &mut random);
             copy_folder(&whole, &damaged);
-            let path = damaged.join(stream);
-            std::fs::remove_file(&path).expect("a file of ours");
-            let mut writer = StreamWriter::create(&place(&path)).expect("a folder of ours");
-            writer.buffer().extend_from_slice(&bytes);
-            writer.finish().expect("a folder of ours");
+            streams::write_contents(&damaged.join(stream), &bytes);
             read_all(&damaged, folder.path(), &format!("inside {stream}: {how}"));
         }
     }
@@ -254,7 +231,7 @@ fn streams_that_say_something_else_are_told_in_a_sentence() {
 #[test]
 fn a_newer_format_is_named() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let (whole, _) = recording(folder.path(), "racy_counter.c");
+    let (whole, _) = recording(folder.path(), "vm/racy_counter.c");
     let newer = folder.path().join("newer");
     let check = |what: &str| {
         for command in ["replay", "dump", "detect", "pack"] {
@@ -295,8 +272,8 @@ fn garbage_executables_are_told_in_a_sentence() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let plain = folder.path().join("plain");
     let fixed = folder.path().join("fixed");
-    build("racy_counter.c", &plain, &[]);
-    build("racy_counter.c", &fixed, &["-static"]);
+    build("vm/racy_counter.c", &plain, &[]);
+    build("vm/racy_counter.c", &fixed, &["-static"]);
     let mutant = folder.path().join("mutant");
     for (source, name) in [(&plain, "dynamic"), (&fixed, "static")] {
         let before = std::fs::read(source).expect("a file of ours");
