@@ -41,6 +41,7 @@ mod layout;
 mod loader;
 mod machine;
 mod processor;
+mod protection;
 mod recorder;
 mod session;
 pub mod snapshot;

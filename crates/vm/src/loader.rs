@@ -272,14 +272,12 @@ impl Vm {
                     .map(
                         Placement::Fixed(start),
                         Request {
-                            length: file_end - start,
-                            protection,
-                            shared: false,
                             backing: Backing::File {
                                 path: name.clone(),
                                 offset,
                             },
                             file: Some((file.as_raw_fd(), offset)),
+                            ..Request::anonymous(file_end - start, protection)
                         },
                     )
                     .map_err(failed)?;
@@ -298,13 +296,7 @@ impl Vm {
                 self.space
                     .map(
                         Placement::Fixed(zero_start),
-                        Request {
-                            length: page_up(memory_end) - zero_start,
-                            protection,
-                            shared: false,
-                            backing: Backing::Anonymous,
-                            file: None,
-                        },
+                        Request::anonymous(page_up(memory_end) - zero_start, protection),
                     )
                     .map_err(failed)?;
             }
@@ -333,16 +325,15 @@ impl Vm {
         main: &Loaded,
         interpreter: u64,
     ) -> Result<u64, Error> {
+        let both = libc::PROT_READ | libc::PROT_WRITE;
         let start = self
             .space
             .map(
                 Placement::Anywhere,
                 Request {
-                    length: layout::STACK_SIZE,
-                    protection: libc::PROT_READ | libc::PROT_WRITE,
-                    shared: false,
                     backing: Backing::Stack,
-                    file: None,
+                    grows_down: true,
+                    ..Request::anonymous(layout::STACK_SIZE, both)
                 },
             )
             .map_err(|_| Error::Machine("no room for the program's stack".into()))?;
