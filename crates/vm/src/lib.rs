@@ -48,6 +48,7 @@ pub mod snapshot;
 pub mod state;
 mod translate;
 mod tree;
+mod vdso;
 
 pub use host::end_like;
 pub use loader::Program;
