@@ -31,6 +31,7 @@ pub mod copy;
 mod emit;
 mod emulate;
 mod extended_state;
+mod far;
 mod fault;
 mod flags;
 pub mod guard;

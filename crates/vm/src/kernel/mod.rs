@@ -133,6 +133,8 @@ pub struct Kernel {
     made: std::collections::HashMap<u64, u32>,
     /// System calls already complained about.
     reported: std::collections::BTreeSet<u64>,
+    /// It has been said that there is no 32-bit code.
+    pub(crate) said_32_bit: bool,
 }
 
 impl Vm {
@@ -364,6 +366,7 @@ fn points_to_vm(call: &Call) -> bool {
         | libc::SYS_prctl
         | libc::SYS_semop
         | libc::SYS_msgsnd
+        | libc::SYS_msgrcv
         | libc::SYS_listxattr
         | libc::SYS_llistxattr
         | libc::SYS_flistxattr => 0b10,

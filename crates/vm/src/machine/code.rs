@@ -14,7 +14,7 @@ use crate::translate::{
     stores_elsewhere,
 };
 use crate::{Error, layout, memory, protection};
-use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
+use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 
 /// Translated code comes back to the vm this often, to see what is hot. At
 /// 0.3 microseconds each time that costs a hundredth.
@@ -421,7 +421,9 @@ impl Vm {
         let pc = self.context.regs.rip;
         let mut bytes = [0; 15];
         let length = self.space.fetch(pc, &mut bytes);
-        if length == 15 || (length > 0 && self.space.find(pc + length as u64).is_some()) {
+        let mut decoder = Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE);
+        let _ = decoder.decode();
+        if length == 15 || decoder.last_error() == DecoderError::InvalidInstruction {
             let trap = Trap {
                 number: 6,
                 ..Trap::default()
@@ -550,8 +552,8 @@ impl Vm {
         }
         let pc = self.context.regs.rip;
         if trap {
-            // int3 is complete when it traps.
-            self.context.regs.rip += 1;
+            // int3 is complete when it traps, and may have prefixes.
+            self.context.regs.rip = self.instruction_at(pc).next_ip();
             self.context.remaining -= 1;
         }
         let address = if fault.signal == libc::SIGSEGV || fault.signal == libc::SIGBUS {
