@@ -12,6 +12,7 @@ use crate::layout::PAGE;
 use crate::machine::{Vm, is_canonical};
 use crate::processor::EXTENDED_AT;
 use crate::schedule::SliceEnd;
+use crate::translate::is_of_the_kernel;
 use crate::vector::IN_USE_AT;
 use crate::{Error, memory};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
@@ -133,11 +134,18 @@ impl Vm {
                 self.regs().rip = instruction.near_branch_target();
                 return Ok(None);
             }
-            // A gate the kernel keeps closed: general protection, with the
-            // number of the gate.
-            Mnemonic::Int if instruction.immediate8() != 0x80 => {
-                let gate = u64::from(instruction.immediate8());
-                return self.protection_fault(instruction.ip(), gate * 8 + 2);
+            Mnemonic::Int | Mnemonic::Int1 => return self.interrupt(&instruction),
+            Mnemonic::Mov | Mnemonic::Pop | Mnemonic::Lfs | Mnemonic::Lgs => {
+                return self.load_segment(&instruction);
+            }
+            Mnemonic::Retf
+            | Mnemonic::Iret
+            | Mnemonic::Iretd
+            | Mnemonic::Iretq
+            | Mnemonic::Jmp
+            | Mnemonic::Call => return self.far_transfer(&instruction),
+            mnemonic if is_of_the_kernel(mnemonic) => {
+                return self.kernel_instruction(&instruction);
             }
             _ => return self.cannot_execute(&instruction),
         }
@@ -165,7 +173,11 @@ impl Vm {
 
     /// The instruction at `pc`, which is counted, is not allowed: nothing of it
     /// has happened.
-    fn protection_fault(&mut self, pc: u64, error: u64) -> Result<Option<SliceEnd>, Error> {
+    pub(crate) fn protection_fault(
+        &mut self,
+        pc: u64,
+        error: u64,
+    ) -> Result<Option<SliceEnd>, Error> {
         self.regs().rip = pc;
         self.uncount();
         let trap = Trap {
@@ -179,7 +191,7 @@ impl Vm {
 
     /// The instruction at `pc`, which is counted, is none that the guest's
     /// processor has.
-    fn no_such_instruction(&mut self, pc: u64) -> Result<Option<SliceEnd>, Error> {
+    pub(crate) fn no_such_instruction(&mut self, pc: u64) -> Result<Option<SliceEnd>, Error> {
         self.regs().rip = pc;
         self.uncount();
         let trap = Trap {
@@ -191,7 +203,7 @@ impl Vm {
 
     /// The instruction at `pc`, which is counted, could not read or write all
     /// of this memory.
-    fn memory_fault(
+    pub(crate) fn memory_fault(
         &mut self,
         pc: u64,
         address: u64,
@@ -210,8 +222,8 @@ impl Vm {
                 mapping.protection & wanted == 0 || memory::get::<u8>(at).is_err()
             }
         };
-        while at < address + length as u64 && is_canonical(at) && !fails(self, at) {
-            at = (at & !(PAGE - 1)) + PAGE;
+        while at.wrapping_sub(address) < length as u64 && is_canonical(at) && !fails(self, at) {
+            at = (at & !(PAGE - 1)).wrapping_add(PAGE);
         }
         if !is_canonical(at) {
             return self.protection_fault(pc, 0);
@@ -244,7 +256,7 @@ impl Vm {
 
     /// Writes for the instruction at rip; false where that cannot be done. Code
     /// that was translated from there is forgotten.
-    fn store(&mut self, address: u64, bytes: &[u8]) -> bool {
+    pub(crate) fn store(&mut self, address: u64, bytes: &[u8]) -> bool {
         self.space_for_writing(address, bytes.len() as u64);
         memory::write(address, bytes).is_ok()
     }
@@ -393,8 +405,7 @@ impl Vm {
         Ok(None)
     }
 
-    /// An instruction form that has no place in a 64-bit Linux program the vm
-    /// can run: 32-bit system calls, far jumps, returns to the kernel.
+    /// An instruction that was left to the vm, which does not know it.
     fn cannot_execute(&mut self, instruction: &Instruction) -> Result<Option<SliceEnd>, Error> {
         Err(Error::Unsupported(format!(
             "instruction `{instruction}` at {:#x} is not supported",
@@ -402,7 +413,7 @@ impl Vm {
         )))
     }
 
-    fn register(&mut self, register: Register) -> u64 {
+    pub(crate) fn register(&mut self, register: Register) -> u64 {
         let index = register.full_register().number();
         let value = self.regs().gpr[index];
         if register.size() == 4 {
@@ -413,7 +424,7 @@ impl Vm {
     }
 
     /// Writes a general register with the machine's rules for its width.
-    fn set_register(&mut self, register: Register, value: u64) {
+    pub(crate) fn set_register(&mut self, register: Register, value: u64) {
         let slot = &mut self.regs().gpr[register.full_register().number()];
         *slot = match register.size() {
             8 => value,

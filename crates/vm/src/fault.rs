@@ -90,7 +90,7 @@ extern "C" fn handler(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
             machine.gregs[libc::REG_RIP as usize] = continuation as i64;
             return;
         }
-        // int3 and int1 report the address after themselves.
+        // int3 reports the address after itself.
         if (layout::CACHE..=layout::CACHE + layout::CACHE_SIZE).contains(&pc) && from_kernel {
             // The fault may have come while the guest's GS was in place.
             std::arch::asm!("wrgsbase {}", in(reg) layout::CONTEXT);

@@ -1,7 +1,7 @@
 //! Loading an ELF executable and its interpreter, and the first stack.
 //!
-//! What execve does, except that the vm chooses the addresses and hides the
-//! vdso, so that clocks come through system calls.
+//! What execve does, except that the vm chooses the addresses and maps a vdso of
+//! its own (`vdso`), so that clocks come through system calls.
 
 use crate::context::{Registers, reg};
 use crate::io::tag;
@@ -9,7 +9,7 @@ use crate::layout::{self, PAGE, page_down, page_up};
 use crate::machine::Vm;
 use crate::memory;
 use crate::space::{Backing, Placement, Request};
-use crate::{Error, ProgramError};
+use crate::{Error, ProgramError, vdso};
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -272,14 +272,12 @@ impl Vm {
                     .map(
                         Placement::Fixed(start),
                         Request {
-                            length: file_end - start,
-                            protection,
-                            shared: false,
                             backing: Backing::File {
                                 path: name.clone(),
                                 offset,
                             },
                             file: Some((file.as_raw_fd(), offset)),
+                            ..Request::anonymous(file_end - start, protection)
                         },
                     )
                     .map_err(failed)?;
@@ -298,13 +296,7 @@ impl Vm {
                 self.space
                     .map(
                         Placement::Fixed(zero_start),
-                        Request {
-                            length: page_up(memory_end) - zero_start,
-                            protection,
-                            shared: false,
-                            backing: Backing::Anonymous,
-                            file: None,
-                        },
+                        Request::anonymous(page_up(memory_end) - zero_start, protection),
                     )
                     .map_err(failed)?;
             }
@@ -324,6 +316,24 @@ impl Vm {
         })
     }
 
+    /// The functions that every program is given.
+    fn map_vdso(&mut self) -> Result<u64, Error> {
+        let image = vdso::image();
+        let no_room = |_| Error::Machine("no room for the program's vdso".into());
+        let request = Request {
+            backing: Backing::Vdso,
+            ..Request::anonymous(image.len() as u64, libc::PROT_READ | libc::PROT_EXEC)
+        };
+        let start = self
+            .space
+            .map(Placement::Anywhere, request)
+            .map_err(no_room)?;
+        match self.space.write_anyway(start, &image) {
+            true => Ok(start),
+            false => Err(no_room(0)),
+        }
+    }
+
     /// Arguments, environment and auxiliary vector, as execve lays them out.
     fn make_stack(
         &mut self,
@@ -333,16 +343,16 @@ impl Vm {
         main: &Loaded,
         interpreter: u64,
     ) -> Result<u64, Error> {
+        let vdso = self.map_vdso()?;
+        let both = libc::PROT_READ | libc::PROT_WRITE;
         let start = self
             .space
             .map(
                 Placement::Anywhere,
                 Request {
-                    length: layout::STACK_SIZE,
-                    protection: libc::PROT_READ | libc::PROT_WRITE,
-                    shared: false,
                     backing: Backing::Stack,
-                    file: None,
+                    grows_down: true,
+                    ..Request::anonymous(layout::STACK_SIZE, both)
                 },
             )
             .map_err(|_| Error::Machine("no room for the program's stack".into()))?;
@@ -390,6 +400,7 @@ impl Vm {
                 .map_or(0, |bytes| u64::from_le_bytes(word(bytes, 0)))
         };
         let vector = [
+            (libc::AT_SYSINFO_EHDR, vdso),
             (libc::AT_PHDR, main.headers),
             (libc::AT_PHENT, HEADER_SIZE),
             (libc::AT_PHNUM, u64::from(main.header_count)),

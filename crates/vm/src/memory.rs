@@ -4,7 +4,7 @@
 //! whose address range the host signal handler knows: a fault inside it makes
 //! the copy return how many bytes were left instead of killing the vm.
 
-use crate::layout;
+use crate::{layout, protection};
 use std::arch::global_asm;
 
 global_asm!(
@@ -64,14 +64,24 @@ pub fn read(address: u64, buffer: &mut [u8]) -> Result<(), BadAddress> {
     if left == 0 { Ok(()) } else { Err(BadAddress) }
 }
 
-/// Copies `bytes` into guest memory. What lies before the first bad byte has
-/// been written when this fails.
-pub fn write(address: u64, bytes: &[u8]) -> Result<(), BadAddress> {
+/// Copies `bytes` into guest memory, also where code was translated from. What
+/// lies before the first bad byte has been written when this fails.
+pub fn write(address: u64, mut bytes: &[u8]) -> Result<(), BadAddress> {
     vetted(address, bytes.len())?;
-    // SAFETY: the source is ours; the destination is guest memory by the
-    // caller's intent, and a fault there ends the copy early.
-    let left = unsafe { deadheat_guarded_copy(address as *mut u8, bytes.as_ptr(), bytes.len()) };
-    if left == 0 { Ok(()) } else { Err(BadAddress) }
+    let end = address + bytes.len() as u64;
+    loop {
+        let at = end - bytes.len() as u64;
+        // SAFETY: the source is ours; the destination is guest memory by the
+        // caller's intent, and a fault there ends the copy early.
+        let left = unsafe { deadheat_guarded_copy(at as *mut u8, bytes.as_ptr(), bytes.len()) };
+        if left == 0 {
+            return Ok(());
+        }
+        if !protection::lift(end - left as u64) {
+            return Err(BadAddress);
+        }
+        bytes = &bytes[bytes.len() - left..];
+    }
 }
 
 pub fn read_vec(address: u64, length: usize) -> Result<Vec<u8>, BadAddress> {

@@ -284,6 +284,12 @@ impl Processor {
             .unwrap_or(EXTENDED_AT)
     }
 
+    /// Where makers differ, it does as AMD's do.
+    pub fn is_amd(&self) -> bool {
+        // How the makers' names begin: "Auth", "Hygo".
+        [0x6874_7541, 0x6f67_7948].contains(&self.cpuid_of(0)[1])
+    }
+
     /// The name that the maker gave it.
     pub fn name(&self) -> String {
         let bytes: Vec<u8> = (0x8000_0002..=0x8000_0004)

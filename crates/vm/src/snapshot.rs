@@ -12,14 +12,16 @@
 //! `CopyError`.
 
 use crate::copy::InputIndex;
+use crate::kernel::mapped_files::memory_file;
 use crate::machine::Vm;
 use crate::record::Recording;
 use crate::schedule::{Choice, Script};
-use crate::space::{Backing, Mapping};
-use crate::{Error, host, interruption, recorder};
+use crate::space::{self, Mapping, Shows};
+use crate::{Error, host, interruption, protection, recorder};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::marker::PhantomData;
@@ -243,7 +245,7 @@ impl Vm {
         match unsafe { libc::fork() } {
             -1 => Err(CopyError::Fork(io::Error::last_os_error())),
             0 => {
-                let isolated = self.isolate_shared_memory(HashMap::new()).is_ok();
+                let isolated = self.isolate_shared_memory().is_ok();
                 if isolated {
                     body(self);
                 }
@@ -284,7 +286,7 @@ impl Vm {
     /// outside. For whoever follows one schedule step by step (a debugger);
     /// `copy` is for trying many.
     pub fn detach(&mut self, limits: Limits) -> Result<(), Error> {
-        self.isolate_shared_memory(HashMap::new())
+        self.isolate_shared_memory()
             .map_err(|error| Error::Machine(format!("cannot copy shared memory: {error}")))?;
         self.become_copy(limits.instructions)
     }
@@ -303,98 +305,71 @@ impl Vm {
             };
             libc::setrlimit(libc::RLIMIT_AS, &limit);
         }
-        self.isolate_shared_memory(HashMap::new())?;
+        self.isolate_shared_memory()?;
         self.become_copy(limits.instructions)
             .map_err(|error| io::Error::other(error.to_string()))?;
         serde_json::to_vec(&sendable(body(self))?).map_err(io::Error::other)
     }
 
-    /// The replay of a forked process goes on with shared memory of its own.
-    pub(crate) fn separate_shared_memory(&mut self) -> io::Result<()> {
-        let objects = self
-            .kernel
-            .shared_files
-            .separate()?
-            .into_iter()
-            .map(|(path, file)| (path.into_os_string().into_encoded_bytes(), file.into()))
-            .collect();
-        self.isolate_shared_memory(objects)
-    }
-
-    /// Gives every shared mapping of this copy memory of its own, aliases
-    /// kept: one new object per old one, unless `objects` has it already.
-    fn isolate_shared_memory(&mut self, mut objects: HashMap<Vec<u8>, OwnedFd>) -> io::Result<()> {
-        let shared: Vec<(Range<u64>, Mapping)> = self
+    /// Gives every shared mapping memory that is this process's own, aliases kept:
+    /// one new object per old one. What the guest writes to such a file by a system
+    /// call goes there, too.
+    pub(crate) fn isolate_shared_memory(&mut self) -> io::Result<()> {
+        self.kernel.shared_files.separate()?;
+        let shared: Vec<(Range<u64>, Mapping, Shows)> = self
             .space
             .mappings()
             .filter(|(_, mapping)| mapping.shared)
-            .map(|(range, mapping)| (range, mapping.clone()))
+            .filter_map(|(range, mapping)| Some((range, mapping.clone(), mapping.shows?)))
             .collect();
-        for (range, mapping) in shared {
-            let (key, offset) = match &mapping.backing {
-                Backing::File { path, offset } => {
-                    (path.as_os_str().as_encoded_bytes().to_vec(), *offset)
-                }
-                _ => (range.start.to_le_bytes().to_vec(), 0),
-            };
-            let object = match objects.entry(key) {
-                std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
-                std::collections::hash_map::Entry::Vacant(entry) => {
-                    // SAFETY: a literal name; the descriptor is ours.
-                    let fd = unsafe { libc::memfd_create(c"copy".as_ptr(), libc::MFD_CLOEXEC) };
-                    if fd < 0 {
-                        return Err(io::Error::last_os_error());
-                    }
-                    // SAFETY: just made.
-                    entry.insert(unsafe { OwnedFd::from_raw_fd(fd) })
-                }
+        let mut others = HashMap::new();
+        for (range, mapping, shows) in shared {
+            let object = match (
+                self.kernel.shared_files.get(shows.object),
+                others.entry(shows.object),
+            ) {
+                (Some(known), _) => known,
+                (None, Entry::Occupied(entry)) => entry.into_mut(),
+                // Of others only what is mapped is known.
+                (None, Entry::Vacant(entry)) => entry.insert(memory_file()?),
             };
             let length = range.end - range.start;
-            self.move_to_object(object.as_raw_fd(), range.start, length, offset, &mapping)?;
+            move_to_object(object, range.start, length, shows.offset, &mapping)?;
+            protection::keep_again(range);
         }
         Ok(())
     }
+}
 
-    fn move_to_object(
-        &self,
-        object: i32,
-        start: u64,
-        length: u64,
-        offset: u64,
-        mapping: &Mapping,
-    ) -> io::Result<()> {
-        let check = |result: i64| {
-            if result < 0 {
-                Err(io::Error::from_raw_os_error(-result as i32))
-            } else {
-                Ok(())
-            }
-        };
-        let end = (offset + length) as i64;
-        // SAFETY: the object is ours; the range is a guest mapping, which is
-        // copied out before it is replaced by the copy.
-        unsafe {
-            let mut size: libc::stat = std::mem::zeroed();
-            libc::fstat(object, &mut size);
-            if size.st_size < end {
-                check(host::syscall(
-                    libc::SYS_ftruncate,
-                    [object as u64, end as u64, 0, 0, 0, 0],
-                ))?;
-            }
-            // Pages without read permission hold nothing a copy could see.
-            let _ = host::syscall(
-                libc::SYS_pwrite64,
-                [object as u64, start, length, offset, 0, 0],
-            );
-            let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
-            let protection = (mapping.protection & (libc::PROT_READ | libc::PROT_WRITE)) as u64;
-            check(host::syscall(
-                libc::SYS_mmap,
-                [start, length, protection, flags, object as u64, offset],
-            ))
-        }
+/// Maps `object` in place of a shared mapping, with the same contents.
+fn move_to_object(
+    object: &File,
+    start: u64,
+    length: u64,
+    offset: u64,
+    mapping: &Mapping,
+) -> io::Result<()> {
+    let end = offset + length;
+    if object.metadata()?.len() < end {
+        object.set_len(end)?;
     }
+    let fd = object.as_raw_fd() as u64;
+    // SAFETY: the object is ours; the range is a guest mapping, which is
+    // copied out before it is replaced by the copy.
+    let mapped = unsafe {
+        // Pages without read permission hold nothing a copy could see.
+        let _ = host::syscall(libc::SYS_pwrite64, [fd, start, length, offset, 0, 0]);
+        let flags = (libc::MAP_SHARED | libc::MAP_FIXED) as u64;
+        let protection = space::host_protection(mapping.protection) as u64;
+        host::syscall(
+            libc::SYS_mmap,
+            [start, length, protection, flags, fd, offset],
+        )
+    };
+    if mapped < 0 {
+        return Err(io::Error::from_raw_os_error(-mapped as i32));
+    }
+    Ok(())
 }
 
 /// Replays a recording to see which stream takes each of its inputs.

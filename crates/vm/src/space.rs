@@ -5,12 +5,14 @@
 //! `layout::MMAP_TOP`, so the same sequence of calls gives the same addresses
 //! in every run. Guest code pages are mapped readable but never executable on
 //! the host: only the code cache runs. Pages from which code has been
-//! translated and which the guest may write are write-protected on the host;
-//! the first write faults and the vm drops the stale translation.
+//! translated and which the guest may write are write-protected on the host
+//! (`code_pages`); the first write faults and the vm drops the stale translation.
+
+mod code_pages;
 
 use crate::layout::{self, PAGE, page_down, page_up};
-use crate::{host, memory};
-use std::collections::BTreeMap;
+use crate::{host, memory, protection};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -27,6 +29,37 @@ pub enum Backing {
     },
     Stack,
     Heap,
+    /// The functions that the kernel gives to every program (`vdso`).
+    Vdso,
+}
+
+/// Something that several mappings, of one process or of many, may show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SharedObject {
+    /// A file, by device and inode.
+    File([u64; 2]),
+    /// A segment of System V shared memory, by its id.
+    Segment(i32),
+    /// Shared anonymous memory, by a number of this process's.
+    Anonymous(u64),
+}
+
+/// What a mapping shows of an object, from its first byte on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shows {
+    pub object: SharedObject,
+    pub offset: u64,
+}
+
+/// What the guest has said about a mapping.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Advice {
+    /// It grows to where it is used below its start (MAP_GROWSDOWN).
+    pub grows_down: bool,
+    /// A forked child does not have it (MADV_DONTFORK).
+    pub not_forked: bool,
+    /// A forked child finds zeros there (MADV_WIPEONFORK).
+    pub wiped_on_fork: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +70,9 @@ pub struct Mapping {
     /// Other processes may write it (`kernel::shared_memory`).
     pub exchanged: bool,
     pub backing: Backing,
+    /// The object behind it, if others may show it too.
+    pub shows: Option<Shows>,
+    pub advice: Advice,
 }
 
 impl Mapping {
@@ -45,6 +81,9 @@ impl Mapping {
         let mut tail = self.clone();
         if let Backing::File { offset, .. } = &mut tail.backing {
             *offset += skipped;
+        }
+        if let Some(shows) = &mut tail.shows {
+            shows.offset += skipped;
         }
         tail
     }
@@ -63,9 +102,16 @@ pub struct Space {
     /// processes may write it.
     pub shares_memory: bool,
     pub shares_files: bool,
-    /// Pages kept read-only on the host because translated code came from
-    /// them.
-    guarded: std::collections::BTreeSet<u64>,
+    /// Pages that code was translated from and that have not been written since.
+    translated: BTreeSet<u64>,
+    /// Objects that have been mapped, and those of them that could be written
+    /// through a mapping.
+    shown: BTreeSet<SharedObject>,
+    written: BTreeSet<SharedObject>,
+    /// Shared anonymous memory made so far.
+    anonymous: u64,
+    /// There has been a mapping that grows.
+    grows: bool,
 }
 
 pub type Errno = i64;
@@ -73,6 +119,7 @@ pub type Errno = i64;
 pub const ENOMEM: Errno = -(libc::ENOMEM as i64);
 pub const EINVAL: Errno = -(libc::EINVAL as i64);
 pub const EEXIST: Errno = -(libc::EEXIST as i64);
+pub const EFAULT: Errno = -(libc::EFAULT as i64);
 
 /// Where a new mapping goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,11 +143,30 @@ pub struct Request {
     pub backing: Backing,
     /// Host file to map and the offset in it; anonymous memory without.
     pub file: Option<(RawFd, u64)>,
+    /// What is mapped, if others may map it too. Shared anonymous memory gets a
+    /// number of its own.
+    pub object: Option<SharedObject>,
+    pub grows_down: bool,
+}
+
+impl Request {
+    /// Private memory of zeros.
+    pub fn anonymous(length: u64, protection: i32) -> Request {
+        Request {
+            length,
+            protection,
+            shared: false,
+            backing: Backing::Anonymous,
+            file: None,
+            object: None,
+            grows_down: false,
+        }
+    }
 }
 
 /// Guest protection as the host mapping gets it: readable where executable,
 /// never executable.
-fn host_protection(guest: i32) -> i32 {
+pub(crate) fn host_protection(guest: i32) -> i32 {
     let mut host = guest & (libc::PROT_READ | libc::PROT_WRITE);
     if guest & (libc::PROT_EXEC | libc::PROT_WRITE) != 0 {
         host |= libc::PROT_READ;
@@ -184,7 +250,7 @@ impl Space {
                     }
                 }
             }
-            top = top.min(*start);
+            top = top.min(mapping.low_end(*start));
         }
         [
             top,
@@ -264,6 +330,14 @@ impl Space {
             return Err(result);
         }
         self.forget(start..start + length);
+        let object = request.object.or_else(|| {
+            (request.shared && request.file.is_none()).then(|| {
+                self.anonymous += 1;
+                SharedObject::Anonymous(self.anonymous)
+            })
+        });
+        // The first stack is mapped to its limit.
+        self.grows |= request.grows_down && request.backing != Backing::Stack;
         self.mappings.insert(
             start,
             Mapping {
@@ -272,8 +346,14 @@ impl Space {
                 shared: request.shared,
                 exchanged: false,
                 backing: request.backing,
+                shows: object.map(|object| Shows { object, offset }),
+                advice: Advice {
+                    grows_down: request.grows_down,
+                    ..Advice::default()
+                },
             },
         );
+        self.note_mapping(start..start + length);
         Ok(start)
     }
 
@@ -307,11 +387,7 @@ impl Space {
         };
         let length = page_up(address + bytes.len() as u64) - page;
         let both = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-        let kept = if self.guarded.contains(&page) {
-            libc::PROT_READ
-        } else {
-            host_protection(mapping.protection)
-        };
+        let kept = host_protection(mapping.protection);
         // SAFETY: pages of a guest mapping, whose protection is put back.
         unsafe {
             host::syscall(libc::SYS_mprotect, [page, length, both, 0, 0, 0]);
@@ -348,9 +424,15 @@ impl Space {
         for start in inside {
             self.mappings.remove(&start);
         }
-        let guarded: Vec<u64> = self.guarded.range(range).copied().collect();
-        for page in guarded {
-            self.guarded.remove(&page);
+        self.forget_code(range);
+    }
+
+    /// The pages of `range` are others, or may be used otherwise.
+    fn forget_code(&mut self, range: Range<u64>) {
+        protection::forget(range.clone());
+        let translated: Vec<u64> = self.translated.range(range).copied().collect();
+        for page in translated {
+            self.translated.remove(&page);
         }
     }
 
@@ -437,10 +519,8 @@ impl Space {
         for (_, mapping) in self.mappings.range_mut(range.clone()) {
             mapping.protection = protection;
         }
-        let guarded: Vec<u64> = self.guarded.range(range.clone()).copied().collect();
-        for page in guarded {
-            self.guarded.remove(&page);
-        }
+        self.forget_code(range.clone());
+        self.note_mapping(range.clone());
         self.merge(range.clone());
         Ok((range, if whole { 0 } else { ENOMEM }))
     }
@@ -485,46 +565,47 @@ impl Space {
         let may_move = flags & libc::MREMAP_MAYMOVE != 0;
         let fixed = flags & libc::MREMAP_FIXED != 0;
         let keep = flags & libc::MREMAP_DONTUNMAP != 0;
-        if !old.is_multiple_of(PAGE)
+        let known = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        if flags & !known != 0
+            || !old.is_multiple_of(PAGE)
             || new_length == 0
-            || (fixed && !may_move)
-            || (keep && (!may_move || page_up(old_length) != page_up(new_length)))
+            || ((fixed || keep) && !may_move)
+            || (keep && page_up(old_length) != page_up(new_length))
         {
             return Err(EINVAL);
         }
         // Neighbours that are alike are one mapping to the kernel.
         self.merge(old..old.saturating_add(page_up(old_length)));
-        let (range, mapping) = self.find(old).ok_or(-(libc::EFAULT as i64))?;
+        let (range, mapping) = self.find(old).ok_or(EFAULT)?;
         let (old_length, new_length) = (page_up(old_length), page_up(new_length));
         if old_length == 0 && !mapping.shared {
             return Err(EINVAL);
         }
-        if old + old_length > range.end {
-            return Err(-(libc::EFAULT as i64));
-        }
         let mut moved = mapping.tail(old - range.start);
-        if keep && (moved.shared || matches!(moved.backing, Backing::File { .. })) {
-            return Err(EINVAL);
+        if !fixed && !keep && new_length <= old_length {
+            // What is given back may be several mappings.
+            if new_length < old_length {
+                self.unmap(old + new_length, old_length - new_length)?;
+                return Ok((old, Some(old + new_length..old + old_length)));
+            }
+            return Ok((old, None));
+        }
+        if old_length > range.end - old {
+            return Err(EFAULT);
         }
         if !fixed && !keep {
-            if new_length <= old_length && old_length != 0 {
-                if new_length < old_length {
-                    self.unmap(old + new_length, old_length - new_length)?;
-                    return Ok((old, Some(old + new_length..old + old_length)));
-                }
-                return Ok((old, None));
-            }
             let growth = old + old_length..old.saturating_add(new_length);
             if old_length != 0
                 && range.end == old + old_length
                 && Self::allowed(&growth)
                 && self.is_free(&growth)
             {
-                self.host_remap(old, old_length, new_length, old)?;
+                self.host_remap(old, old_length, new_length, old, 0)?;
                 self.split(old);
                 if let Some(mapping) = self.mappings.get_mut(&old) {
                     mapping.end = old + new_length;
                 }
+                self.note_mapping(old..old + new_length);
                 self.merge(old..old + new_length);
                 return Ok((old, None));
             }
@@ -546,33 +627,30 @@ impl Space {
         } else {
             self.free_place(new_length).ok_or(ENOMEM)?
         };
-        self.host_remap(old, old_length, new_length, target)?;
-        if old_length != 0 {
-            self.forget(old..old + old_length);
+        let how = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | flags & libc::MREMAP_DONTUNMAP;
+        self.host_remap(old, old_length, new_length, target, how)?;
+        match keep {
+            // The old place stays mapped: private memory is empty there.
+            true => self.forget_code(old..old + old_length),
+            false if old_length != 0 => self.forget(old..old + old_length),
+            false => {}
         }
         moved.end = target + new_length;
-        let protection = moved.protection;
         self.mappings.insert(target, moved);
-        if keep {
-            // The old place stays mapped, without its contents.
-            let request = Request {
-                length: old_length,
-                protection,
-                shared: false,
-                backing: Backing::Anonymous,
-                file: None,
-            };
-            self.map(Placement::Fixed(old), request)?;
-        }
+        self.note_mapping(target..target + new_length);
         Ok((target, Some(old..old + old_length)))
     }
 
-    fn host_remap(&self, old: u64, old_length: u64, length: u64, to: u64) -> Result<(), Errno> {
-        let flags = if to == old {
-            0
-        } else {
-            libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED
-        };
+    fn host_remap(
+        &self,
+        old: u64,
+        old_length: u64,
+        length: u64,
+        to: u64,
+        flags: i32,
+    ) -> Result<(), Errno> {
+        // To the host pages kept read-only are mappings of their own.
+        protection::lift_range(old..old + old_length);
         // SAFETY: source and target are guest ranges, checked by the caller.
         let result = unsafe {
             host::syscall(
@@ -583,6 +661,88 @@ impl Space {
         if result < 0 { Err(result) } else { Ok(()) }
     }
 
+    /// A use of `address`, where nothing is mapped: a mapping above that grows
+    /// down does so, to `most` bytes. True if it did.
+    pub fn grow_down(&mut self, address: u64, most: u64) -> bool {
+        if !self.grows {
+            return false;
+        }
+        let page = page_down(address);
+        if self.find(page).is_some() {
+            return false;
+        }
+        let Some((start, mapping)) = self.mappings.range(page..).next() else {
+            return false;
+        };
+        let (start, end) = (*start, mapping.end);
+        let crowded = self
+            .mappings
+            .range(..page)
+            .next_back()
+            .is_some_and(|(_, below)| {
+                !below.advice.grows_down
+                    && below.protection != libc::PROT_NONE
+                    && page - below.end < layout::STACK_GAP
+            });
+        let advice = mapping.advice;
+        if !advice.grows_down || crowded || end - page > most || !Self::allowed(&(page..start)) {
+            return false;
+        }
+        let request = Request {
+            backing: mapping.backing.clone(),
+            grows_down: true,
+            ..Request::anonymous(start - page, mapping.protection)
+        };
+        if self.map(Placement::Fixed(page), request).is_err() {
+            return false;
+        }
+        if let Some(mapping) = self.mappings.get_mut(&page) {
+            mapping.advice = advice;
+        }
+        self.merge(page..end);
+        true
+    }
+
+    /// Where the mapping that contains `address`, or the next one, begins, if it
+    /// is one that grows down: where PROT_GROWSDOWN begins.
+    pub fn start_of_growing(&self, address: u64, end: u64) -> Result<u64, Errno> {
+        let (start, mapping) = match self.find(address) {
+            Some((range, mapping)) => (range.start, mapping),
+            None => {
+                let next = self.mappings.range(address..end).next().ok_or(ENOMEM)?;
+                (*next.0, next.1)
+            }
+        };
+        match mapping.advice.grows_down {
+            true => Ok(start),
+            false => Err(EINVAL),
+        }
+    }
+
+    /// Changes what has been said about the mappings in a range of pages.
+    pub fn advise(&mut self, range: Range<u64>, change: impl Fn(&mut Advice)) {
+        self.split(range.start);
+        self.split(range.end);
+        for (_, mapping) in self.mappings.range_mut(range.clone()) {
+            change(&mut mapping.advice);
+        }
+        self.merge(range);
+    }
+
+    /// Mappings that a forked child does not have, and those it finds empty.
+    pub fn not_inherited(&self) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
+        let chosen = |choose: fn(&Advice) -> bool| {
+            self.mappings()
+                .filter(|(_, mapping)| choose(&mapping.advice))
+                .map(|(range, _)| range)
+                .collect()
+        };
+        (
+            chosen(|advice| advice.not_forked),
+            chosen(|advice| advice.wiped_on_fork && !advice.not_forked),
+        )
+    }
+
     /// `brk`: returns the new end, or the old one if it cannot move.
     pub fn set_brk(&mut self, wanted: u64) -> u64 {
         if wanted < self.brk_start || wanted > self.brk_start + layout::BRK_ROOM {
@@ -590,12 +750,14 @@ impl Space {
         }
         let (old, new) = (page_up(self.brk), page_up(wanted));
         if new > old {
+            // A page stays free above.
+            let next = self.mappings.range(old..).next();
+            if next.is_some_and(|(start, mapping)| new + PAGE > mapping.low_end(*start)) {
+                return self.brk;
+            }
             let request = Request {
-                length: new - old,
-                protection: libc::PROT_READ | libc::PROT_WRITE,
-                shared: false,
                 backing: Backing::Heap,
-                file: None,
+                ..Request::anonymous(new - old, libc::PROT_READ | libc::PROT_WRITE)
             };
             if self.map(Placement::FixedNoReplace(old), request).is_err() {
                 return self.brk;
@@ -608,54 +770,11 @@ impl Space {
         wanted
     }
 
-    /// Takes write permission from the host page of translated code, if the
-    /// guest may write there.
-    pub fn guard_code(&mut self, page: u64) {
-        let writable = self
-            .find(page)
-            .is_some_and(|(_, mapping)| mapping.protection & libc::PROT_WRITE != 0);
-        if writable && self.guarded.insert(page) {
-            self.host_protect(page, libc::PROT_READ);
-        }
-    }
-
-    pub fn has_guarded(&self) -> bool {
-        !self.guarded.is_empty()
-    }
-
     /// Bytes of address space in use.
     pub fn size(&self) -> u64 {
         self.mappings()
             .map(|(range, _)| range.end - range.start)
             .sum()
-    }
-
-    /// Pages of `range` kept read-only by `guard_code`.
-    pub fn guarded_pages(&self, range: Range<u64>) -> Vec<u64> {
-        if self.guarded.is_empty() || range.is_empty() {
-            return Vec::new();
-        }
-        self.guarded
-            .range(page_down(range.start)..range.end)
-            .copied()
-            .collect()
-    }
-
-    /// If a write to `address` failed only because of `guard_code`, gives the
-    /// permission back and returns the page.
-    pub fn unguard_code(&mut self, address: u64) -> Option<u64> {
-        let page = page_down(address);
-        if !self.guarded.remove(&page) {
-            return None;
-        }
-        let protection = self.find(page).map(|(_, mapping)| mapping.protection)?;
-        self.host_protect(page, host_protection(protection));
-        Some(page)
-    }
-
-    fn host_protect(&self, page: u64, protection: i32) {
-        // SAFETY: a page of a guest mapping.
-        unsafe { host::syscall(libc::SYS_mprotect, [page, PAGE, protection as u64, 0, 0, 0]) };
     }
 
     /// Copies `bytes` into mapped memory whatever its protection, the way a
@@ -669,13 +788,10 @@ impl Space {
             let Some((_, mapping)) = self.find(page) else {
                 return false;
             };
-            self.host_protect(page, libc::PROT_READ | libc::PROT_WRITE);
+            protection::lift(page);
+            protection::set(page, libc::PROT_READ | libc::PROT_WRITE);
             let written = memory::write(at, part).is_ok();
-            let protection = match self.guarded.contains(&page) {
-                true => libc::PROT_READ,
-                false => host_protection(mapping.protection),
-            };
-            self.host_protect(page, protection);
+            protection::set(page, host_protection(mapping.protection));
             if !written {
                 return false;
             }
@@ -697,10 +813,20 @@ impl Space {
 }
 
 impl Mapping {
+    /// Nothing is put between here and the mapping's start: room to grow.
+    fn low_end(&self, start: u64) -> u64 {
+        match self.advice.grows_down {
+            true => start.saturating_sub(layout::STACK_GAP),
+            false => start,
+        }
+    }
+
     fn alike(&self, other: &Mapping) -> bool {
         self.protection == other.protection
             && self.shared == other.shared
             && self.exchanged == other.exchanged
             && self.backing == other.backing
+            && self.shows == other.shows
+            && self.advice == other.advice
     }
 }

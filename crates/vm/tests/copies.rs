@@ -378,3 +378,60 @@ fn a_copy_that_eats_memory_is_told_no() {
     });
     assert_eq!(texts, [r#"Ok(Ok("fed"))"#, r#"Ok(Ok("refused"))"#]);
 }
+
+/// Writes code through one mapping and runs it through another, all the time: by
+/// stores, by a system call, and in shared anonymous memory.
+const ALIASES: &str = r#"
+    #define _GNU_SOURCE
+    #include <stdio.h>
+    #include <string.h>
+    #include <sys/mman.h>
+    #include <unistd.h>
+    static int call(unsigned char *at) { return ((int (*)(void))at)(); }
+    int main(void) {
+        int fd = memfd_create("code", 0);
+        ftruncate(fd, 4096);
+        unsigned char *w = mmap(0, 4096, 3, MAP_SHARED, fd, 0);
+        unsigned char *x = mmap(0, 4096, 5, MAP_SHARED, fd, 0);
+        unsigned char *first = mmap(0, 4096, 3, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        unsigned char *second = mremap(first, 0, 4096, MREMAP_MAYMOVE);
+        mprotect(second, 4096, 5);
+        int right = 0;
+        for (int i = 0; i < 200; i++) {
+            unsigned char code[6] = {0xb8, i, 0, 0, 0, 0xc3};
+            memcpy(w, code, 6);
+            right += call(x) == i;
+            code[1] = i + 1;
+            pwrite(fd, code, 6, 0);
+            right += call(x) == (i + 1) % 256;
+            memcpy(first, code, 6);
+            right += call(second) == (i + 1) % 256;
+        }
+        printf("%d", right);
+        return 0;
+    }
+"#;
+
+#[test]
+fn a_copy_runs_code_as_it_is_written_through_another_mapping() {
+    let seen = with_replay(ALIASES, b"", |vm, _| {
+        let mut seen = Vec::new();
+        // From the first lines to the middle of the loop.
+        for count in [100, 5_000, 20_000, 30_000] {
+            let (stop, captured) = captured_after(vm, count)?;
+            let bytes = captured
+                .iter()
+                .find(|output| output.name == "fd 1")
+                .map(|output| output.bytes(0, 99))
+                .unwrap_or_default();
+            seen.push(stop + " " + &String::from_utf8_lossy(&bytes));
+        }
+        // The replay itself goes on with what was its own.
+        seen.push(format!("{:?}", vm.run(None)?));
+        Ok(seen)
+    });
+    for one in &seen[..4] {
+        assert_eq!(one, "ended 600");
+    }
+    assert_eq!(seen[4], "Ended(Exited(0))");
+}

@@ -12,11 +12,10 @@ use super::{Call, Halt, Outcome};
 use crate::io::Written;
 use crate::machine::Vm;
 use crate::thread::{HostInterest, Wait, WaitOn};
-use crate::{host, memory};
+use crate::{host, memory, protection};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::FromRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 /// Result of an attempt that would have to wait: the kernel's own internal
@@ -552,16 +551,10 @@ impl Vm {
             if position.is_none() && result > 0 {
                 self.kernel.fds.get(fd)?.offset += result as u64;
             }
-            if let Some(mut at) = transfer.position
-                && let Some(copy) = self.replayed_copy(fd)
-            {
-                for (address, length) in filled(ranges, result.max(0) as u64) {
-                    // The copy is memory: there is room, or the next access
-                    // tells.
-                    let _ = copy.write_all_at(&memory::read_vec(address, length)?, at);
-                    at += length as u64;
-                }
-            }
+            let at = transfer
+                .position
+                .filter(|_| host.flags & libc::O_APPEND == 0);
+            self.wrote_to_mapped(fd, at, &filled(ranges, result.max(0) as u64))?;
             self.wrote(fd, ranges, result)?;
             return Ok(result);
         }
@@ -577,6 +570,7 @@ impl Vm {
                 (transfer.attempt(host.kind), Vec::new())
             })?;
             if result > 0 {
+                self.wrote_to_mapped(fd, None, &filled(&part, result as u64))?;
                 self.wrote(fd, &part, result)?;
             }
             drop(order);
@@ -782,15 +776,10 @@ impl Vm {
         };
     }
 
-    /// The host is about to write to a guest range: code translated from
-    /// there is dropped and its guard lifted.
+    /// The host is about to write to a guest range: nothing keeps it from that.
     pub(crate) fn space_for_writing(&mut self, address: u64, length: u64) {
-        let Some(end) = address.checked_add(length) else {
-            return;
-        };
-        for page in self.space.guarded_pages(address..end) {
-            self.space.unguard_code(page);
-            self.code_changed(page..page + crate::layout::PAGE);
+        if let Some(end) = address.checked_add(length) {
+            protection::lift_range(address..end);
         }
     }
 }

@@ -247,6 +247,9 @@ impl Vm {
                 self.host_use(first as i32).ok()??;
                 let path = self.overlay_path(first as i32);
                 self.io.copy()?.overlay.truncate(&path, second);
+                if let Err(halt) = self.set_mapped_length(first as i32, second) {
+                    return Some(Err(halt));
+                }
             }
             _ => return None,
         }
@@ -462,6 +465,7 @@ impl Vm {
             if position.is_none() {
                 self.kernel.fds.get(fd)?.offset = at + bytes.len() as u64;
             }
+            self.wrote_bytes_to_mapped(fd, Some(at), &bytes);
         } else if !bytes.is_empty() && (name.starts_with("fd ") || path != Path::new("/dev/null")) {
             copy.outputs.write(&name, &bytes, moment, taken);
             self.show_in_copy(&name, &bytes);

@@ -112,7 +112,10 @@ impl Vm {
                 self.host_call_writing(libc::SYS_ioctl, arguments, |_| vec![(argument, *size)])
             }
             Some(Argument::Interfaces) => {
-                let buffer = memory::get::<u64>(argument + 8)?;
+                let buffer = memory::get::<u64>(argument.wrapping_add(8))?;
+                if memory::is_vm(buffer) {
+                    return Err(Halt::Errno(libc::EFAULT));
+                }
                 self.host_call_writing(libc::SYS_ioctl, arguments, |_| {
                     let length = memory::get::<u32>(argument).unwrap_or(0) as usize;
                     let length = if buffer == 0 { 0 } else { length };

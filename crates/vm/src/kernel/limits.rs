@@ -90,6 +90,11 @@ impl Vm {
         fits && (!committed || length <= self.kernel.limits.memory)
     }
 
+    /// How large a stack may grow.
+    pub(super) fn stack_limit(&self) -> u64 {
+        self.kernel.limits.limits[libc::RLIMIT_STACK as usize][0]
+    }
+
     fn apply_limits(&mut self) {
         let soft = self.kernel.limits.limits[libc::RLIMIT_NOFILE as usize][0];
         // Every descriptor of the guest may become one of the host's, and the

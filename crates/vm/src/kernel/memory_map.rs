@@ -1,106 +1,20 @@
 //! mmap and its family. All address decisions are the vm's (`space`).
 
-use super::fd::{HostFile, Identity, Object};
+use super::fd::{HostFile, Object};
 use super::{Call, Halt, Outcome};
-use crate::host;
 use crate::machine::Vm;
 use crate::space::{Backing, Placement, Request};
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::ops::Range;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::path::Path;
 use std::sync::Arc;
 
-/// Copies of files that are mapped and that the guest may write, by identity.
-#[derive(Default)]
-pub struct SharedFiles {
-    copies: BTreeMap<Identity, File>,
-    /// The path under which each is mapped.
-    paths: BTreeMap<Identity, PathBuf>,
-}
-
-impl SharedFiles {
-    /// Copies them all for a process that goes on by itself; returns the new
-    /// ones by path.
-    pub fn separate(&mut self) -> std::io::Result<Vec<(PathBuf, File)>> {
-        let mut separate = Vec::new();
-        for (identity, copy) in &mut self.copies {
-            let own = memory_file()?;
-            let mut position = 0;
-            let mut buffer = vec![0; 1 << 16];
-            loop {
-                let count = copy.read_at(&mut buffer, position)?;
-                if count == 0 {
-                    break;
-                }
-                own.write_all_at(&buffer[..count], position)?;
-                position += count as u64;
-            }
-            own.set_len(copy.metadata()?.len())?;
-            if let Some(path) = self.paths.get(identity) {
-                separate.push((path.clone(), own.try_clone()?));
-            }
-            *copy = own;
-        }
-        Ok(separate)
-    }
-}
-
-/// An empty file in memory.
-fn memory_file() -> std::io::Result<File> {
-    // SAFETY: a literal name; a new descriptor owned by nobody else.
-    unsafe {
-        let number = libc::memfd_create(c"replayed".as_ptr(), libc::MFD_CLOEXEC);
-        if number < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        Ok(File::from_raw_fd(number))
-    }
-}
-
-fn failed(error: std::io::Error) -> Halt {
-    Halt::Errno(error.raw_os_error().unwrap_or(libc::EIO))
-}
-
 impl Vm {
-    /// While replaying, the copy that stands for the file behind `fd` in
-    /// mappings, if there is one: what the guest writes to the file
-    /// goes there.
-    pub(super) fn replayed_copy(&mut self, fd: i32) -> Option<&File> {
-        let Object::Host(file) = &self.kernel.fds.peek_fd(fd)?.object else {
-            return None;
-        };
-        self.kernel.shared_files.copies.get(&file.identity?)
-    }
-
-    /// The copy to map in place of `original`, made if need be. None
-    /// for a file that the guest only reads: nothing can tell a private
-    /// mapping from a shared one then.
-    fn stand_in(&mut self, fd: i32, path: &Path, original: &File) -> Result<Option<File>, Halt> {
-        let description = self.kernel.fds.get(fd)?;
-        let writable = description.flags & libc::O_ACCMODE != libc::O_RDONLY;
-        let Object::Host(HostFile {
-            identity: Some(identity),
-            ..
-        }) = &description.object
-        else {
-            return Ok(None);
-        };
-        let identity = *identity;
-        if let Some(copy) = self.kernel.shared_files.copies.get(&identity) {
-            return copy.try_clone().map(Some).map_err(failed);
-        }
-        if !writable {
-            return Ok(None);
-        }
-        let copy = memory_file().map_err(failed)?;
-        folder::copy_contents(original, &copy).map_err(failed)?;
-        let second = copy.try_clone().map_err(failed)?;
-        self.kernel.shared_files.copies.insert(identity, copy);
-        let path = path.to_path_buf();
-        self.kernel.shared_files.paths.insert(identity, path);
-        Ok(Some(second))
+    /// A use of memory just below a mapping that grows down lets it grow, as far
+    /// as RLIMIT_STACK allows.
+    pub(crate) fn grow_down(&mut self, address: u64) -> bool {
+        let most = self.stack_limit();
+        self.space.grow_down(address, most)
     }
 
     pub(super) fn sys_mmap(&mut self, call: &Call) -> Outcome {
@@ -126,12 +40,14 @@ impl Vm {
         } else {
             Placement::Anywhere
         };
+        let grows_down = flags & libc::MAP_GROWSDOWN != 0;
+        if grows_down && (shared || flags & libc::MAP_ANONYMOUS == 0) {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
         let mut request = Request {
-            length,
-            protection,
             shared,
-            backing: Backing::Anonymous,
-            file: None,
+            grows_down,
+            ..Request::anonymous(length, protection)
         };
         let mut exchanged = shared;
         let mut opened = None;
@@ -139,6 +55,9 @@ impl Vm {
             && matches!(self.kernel.fds.peek_fd(fd as i32).map(|file| &file.object),
                 Some(Object::Host(HostFile { path: Some(path), .. })) if path == Path::new("/dev/zero"));
         if flags & libc::MAP_ANONYMOUS == 0 && !zeros {
+            if offset.checked_add(crate::layout::page_up(length)).is_none() {
+                return Err(Halt::Errno(libc::EOVERFLOW));
+            }
             let writable = shared && protection & libc::PROT_WRITE != 0;
             exchanged = shared && self.may_be_written(fd as i32);
             if exchanged {
@@ -150,12 +69,13 @@ impl Vm {
             // guest writes to a file later shows in private mappings as well,
             // where they have not been written to.)
             if !self.io.is_live() {
-                match self.stand_in(fd as i32, &path, &file)? {
+                match self.stand_in(fd as i32, &file)? {
                     Some(copy) => file = copy,
                     None => request.shared = false,
                 }
             }
             request.file = Some((file.as_raw_fd(), offset));
+            request.object = self.file_object(fd as i32);
             request.backing = Backing::File {
                 path: Arc::new(path),
                 offset,
@@ -248,7 +168,7 @@ impl Vm {
     }
 
     /// Tells observers of executable file mappings in a range.
-    fn tell_code_in(&mut self, range: std::ops::Range<u64>) {
+    fn tell_code_in(&mut self, range: Range<u64>) {
         if !self.observed() {
             return;
         }
@@ -282,8 +202,34 @@ impl Vm {
     }
 
     pub(super) fn sys_mprotect(&mut self, address: u64, length: u64, protection: u64) -> Outcome {
-        let protection = protection as i32 & (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC);
-        match self.space.protect(address, length, protection) {
+        const SEMAPHORES: i32 = 8;
+        const KNOWN: i32 = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+        const GROWS: i32 = libc::PROT_GROWSDOWN | libc::PROT_GROWSUP;
+        let protection = protection as i32;
+        let grows = protection & GROWS;
+        if grows == GROWS || !address.is_multiple_of(crate::layout::PAGE) {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
+        if length == 0 {
+            return Ok(0);
+        }
+        let end = address.wrapping_add(crate::layout::page_up(length));
+        if end <= address {
+            return Err(Halt::Errno(libc::ENOMEM));
+        }
+        if protection & !(KNOWN | SEMAPHORES | GROWS) != 0 {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
+        let start = match grows {
+            0 => Ok(address),
+            libc::PROT_GROWSDOWN => self.space.start_of_growing(address, end),
+            // Nothing grows up here; whether there is anything is asked first.
+            _ if self.space.find(address).is_some() => Err(crate::space::EINVAL),
+            _ => Err(crate::space::ENOMEM),
+        };
+        let changed =
+            start.and_then(|start| self.space.protect(start, end - start, protection & KNOWN));
+        match changed {
             Ok((range, result)) => {
                 self.code_changed(range.clone());
                 self.tell_code_in(range);
@@ -295,6 +241,11 @@ impl Vm {
 
     pub(super) fn sys_mremap(&mut self, call: &Call) -> Outcome {
         let [old, old_length, new_length, flags, new, _] = call.arguments;
+        let growth =
+            crate::layout::page_up(new_length).saturating_sub(crate::layout::page_up(old_length));
+        if growth > 0 && !self.has_room(growth, false) {
+            return Err(Halt::Errno(libc::ENOMEM));
+        }
         match self
             .space
             .remap(old, old_length, new_length, flags as i32, new)
@@ -316,55 +267,5 @@ impl Vm {
             return Ok(self.space.brk as i64);
         }
         Ok(self.space.set_brk(wanted) as i64)
-    }
-
-    pub(super) fn sys_madvise(&mut self, address: u64, length: u64, advice: u64) -> Outcome {
-        if !address.is_multiple_of(crate::layout::PAGE) {
-            return Err(Halt::Errno(libc::EINVAL));
-        }
-        const DONTNEED_LOCKED: i32 = 24;
-        match advice as i32 {
-            // These change what the guest reads: done, page by mapped page.
-            libc::MADV_DONTNEED | libc::MADV_REMOVE | libc::MADV_FREE | DONTNEED_LOCKED => {
-                let end = address.saturating_add(crate::layout::page_up(length));
-                let mut covered = 0;
-                let parts: Vec<_> = self
-                    .space
-                    .mappings()
-                    .map(|(range, _)| range.start.max(address)..range.end.min(end))
-                    .filter(|part| part.start < part.end)
-                    .collect();
-                for part in parts {
-                    covered += part.end - part.start;
-                    // MADV_FREE may or may not keep the contents; dropping
-                    // them at once is the deterministic choice.
-                    let advice = if advice as i32 == libc::MADV_FREE {
-                        libc::MADV_DONTNEED
-                    } else {
-                        advice as i32
-                    };
-                    // SAFETY: a guest range.
-                    let result = unsafe {
-                        host::syscall(
-                            libc::SYS_madvise,
-                            [part.start, part.end - part.start, advice as u64, 0, 0, 0],
-                        )
-                    };
-                    if result < 0 {
-                        return Ok(result);
-                    }
-                    self.code_changed(part);
-                }
-                // What is mapped has been done all the same.
-                if covered < end - address {
-                    return Err(Halt::Errno(libc::ENOMEM));
-                }
-                Ok(0)
-            }
-            // Would break snapshots, and programs must know that it is not done.
-            libc::MADV_WIPEONFORK => Err(Halt::Errno(libc::EINVAL)),
-            // Hints, and requests that would break snapshots (DONTFORK…).
-            _ => Ok(0),
-        }
     }
 }

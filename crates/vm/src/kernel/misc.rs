@@ -23,7 +23,7 @@ pub struct Machine {
 impl Vm {
     /// A line for the user about something the guest is refused. A replay is
     /// silent: it was said when it happened.
-    pub(super) fn say(&self, what: &str) {
+    pub(crate) fn say(&self, what: &str) {
         if self.io.is_live() {
             crate::host::say(&format!("deadheat: {}", race::plain_lines(what)));
         }

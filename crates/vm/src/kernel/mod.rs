@@ -7,6 +7,7 @@
 //! come; it decides itself whether it has. So there are no continuations to
 //! save, and a snapshot of the vm is a snapshot of every blocked call.
 
+mod advice;
 mod clone;
 mod dispatch;
 mod epoll;
@@ -19,6 +20,7 @@ mod futex;
 mod in_copy;
 mod ioctl;
 mod limits;
+pub(crate) mod mapped_files;
 mod memory_map;
 mod misc;
 pub mod names;
@@ -48,7 +50,7 @@ use crate::observe::SyscallEvent;
 use crate::record::RecordError;
 use crate::schedule::SliceEnd;
 use crate::thread::{State, Wait};
-use crate::{Error, context::reg, host_signals};
+use crate::{Error, context::reg, host_signals, protection};
 
 pub use fd::Descriptors;
 pub(crate) use file::WOULD_BLOCK;
@@ -124,13 +126,15 @@ pub struct Kernel {
     pub machine: misc::Machine,
     pub limits: limits::Limits,
     /// While replaying: stand-ins for files that are mapped shared.
-    pub shared_files: memory_map::SharedFiles,
+    pub shared_files: mapped_files::SharedFiles,
     pub shared_memory: shared_memory::SharedMemory,
     pub timers: timer::Timers,
     /// How many streams of each origin were made.
     made: std::collections::HashMap<u64, u32>,
     /// System calls already complained about.
     reported: std::collections::BTreeSet<u64>,
+    /// It has been said that there is no 32-bit code.
+    pub(crate) said_32_bit: bool,
 }
 
 impl Vm {
@@ -163,10 +167,13 @@ impl Vm {
             self.regs().gpr[reg::RAX] = -i64::from(libc::EFAULT) as u64;
             return self.deliver_after(None);
         }
-        // What is written to may be code; its guard is lifted.
-        if self.space.has_guarded() {
+        if !is_about_mappings(&call) {
             for address in call.arguments {
-                self.space_for_writing(address, crate::layout::PAGE);
+                self.grow_down(address);
+                // What is written to may be code.
+                if protection::any() {
+                    self.space_for_writing(address, crate::layout::PAGE);
+                }
             }
         }
         self.perform(call)
@@ -304,6 +311,25 @@ impl Vm {
             }
         }
     }
+}
+
+/// Its addresses say where memory is or shall be; nothing is read or written there.
+fn is_about_mappings(call: &Call) -> bool {
+    matches!(
+        call.number as i64,
+        libc::SYS_mmap
+            | libc::SYS_munmap
+            | libc::SYS_mprotect
+            | libc::SYS_mremap
+            | libc::SYS_madvise
+            | libc::SYS_msync
+            | libc::SYS_mlock
+            | libc::SYS_mlock2
+            | libc::SYS_munlock
+            | libc::SYS_brk
+            | libc::SYS_shmat
+            | libc::SYS_shmdt
+    )
 }
 
 /// A pointer that goes to the host as it is lies in the vm's own memory: to

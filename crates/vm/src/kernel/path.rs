@@ -12,7 +12,7 @@ use crate::machine::Vm;
 use crate::thread::{HostInterest, Wait, WaitOn};
 use crate::{host, memory};
 use std::ffi::{CString, OsString};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
@@ -681,24 +681,16 @@ impl Vm {
     pub(super) fn sys_ftruncate(&mut self, call: &Call) -> Outcome {
         let [fd, length, ..] = call.arguments;
         let result = self.descriptor_call(call, libc::EINVAL, None)?;
-        if result == 0
-            && let Some(copy) = self.replayed_copy(fd as i32)
-        {
-            copy.set_len(length)
-                .map_err(|error| Halt::Errno(error.raw_os_error().unwrap_or(libc::EIO)))?;
+        if result == 0 {
+            self.set_mapped_length(fd as i32, length)?;
         }
         Ok(result)
     }
 
     pub(super) fn sys_fallocate(&mut self, call: &Call) -> Outcome {
-        let mut arguments = call.arguments;
         let result = self.descriptor_call(call, libc::EINVAL, None)?;
-        if result == 0
-            && let Some(copy) = self.replayed_copy(arguments[0] as i32)
-        {
-            arguments[0] = copy.as_raw_fd() as u64;
-            // SAFETY: a descriptor of the vm's and plain numbers.
-            unsafe { host::syscall(libc::SYS_fallocate, arguments) };
+        if result == 0 {
+            self.allocated_in_mapped(call.arguments);
         }
         Ok(result)
     }

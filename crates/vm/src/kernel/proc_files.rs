@@ -148,6 +148,7 @@ impl Vm {
                 Backing::Anonymous => (0, "00:00", 0, String::new()),
                 Backing::Stack => (0, "00:00", 0, "[stack]".to_string()),
                 Backing::Heap => (0, "00:00", 0, "[heap]".to_string()),
+                Backing::Vdso => (0, "00:00", 0, "[vdso]".to_string()),
             };
             let line = format!(
                 "{:08x}-{:08x} {}{}{}{} {offset:08x} {device} {inode} ",

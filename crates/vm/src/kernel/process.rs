@@ -190,7 +190,7 @@ impl Vm {
                     0 => {
                         tree.forked = true;
                         if separate {
-                            self.separate_shared_memory().map_err(|error| {
+                            self.isolate_shared_memory().map_err(|error| {
                                 Error::Machine(format!("cannot copy shared memory: {error}"))
                             })?;
                         }
@@ -231,6 +231,9 @@ impl Vm {
             tree.announce();
         }
         self.open_streams(number)?;
+        if flags & SHARES_MEMORY == 0 {
+            self.leave_memory_behind()?;
+        }
         let (_, facts) = self.io.external_bytes(tag::PROCESS, || {
             // SAFETY: these calls have no preconditions.
             let (pid, parent) = unsafe { (libc::getpid(), libc::getppid()) };

@@ -23,7 +23,7 @@ use crate::layout::PAGE;
 use crate::machine::Vm;
 use crate::memory;
 use crate::record::Step;
-use crate::space::Backing;
+use crate::space::{Backing, SharedObject};
 use crate::thread::{Wait, WaitOn};
 use crate::{Error, host};
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,7 +103,7 @@ impl Vm {
             );
         }
         for (address, bytes) in &written {
-            self.code_changed(*address..*address + bytes.len() as u64);
+            self.memory_written(*address..*address + bytes.len() as u64);
         }
         self.io.push_memory(written)?;
         self.note(Step::Memory)
@@ -154,7 +154,7 @@ impl Vm {
     pub(crate) fn receive_memory(&mut self) -> Result<(), Error> {
         for (address, bytes) in self.io.take_memory()? {
             self.space.force_write(address, &bytes);
-            self.code_changed(address..address + bytes.len() as u64);
+            self.memory_written(address..address + bytes.len() as u64);
         }
         Ok(())
     }
@@ -173,7 +173,19 @@ impl Vm {
                 hash.update(path.strip_suffix(b" (deleted)").unwrap_or(path));
                 hash.update(&(offset + (address - range.start)).to_le_bytes());
             }
-            _ => hash.update(&address.to_le_bytes()),
+            // The processes of a tree have it from the same ancestor.
+            _ => {
+                let (object, offset) =
+                    mapping
+                        .shows
+                        .map_or((0, address), |shows| match shows.object {
+                            SharedObject::File([_, inode]) => (inode, shows.offset),
+                            SharedObject::Segment(id) => (id as u64, shows.offset),
+                            SharedObject::Anonymous(number) => (number, shows.offset),
+                        });
+                hash.update(&object.to_le_bytes());
+                hash.update(&(offset + (address - range.start)).to_le_bytes());
+            }
         }
         Some(hash.digest() as u32 % crate::tree::FUTEXES as u32)
     }

@@ -116,8 +116,10 @@ impl Vm {
             one.done = 0;
             return self.write_object(&mut one, output, &bytes);
         };
-        let shown = matches!(&self.kernel.fds.get(output)?.object,
-            Object::Host(file) if file.standard_stream.is_some());
+        let mapped = self.is_mapped(output);
+        let shown = mapped
+            || matches!(&self.kernel.fds.get(output)?.object,
+                Object::Host(file) if file.standard_stream.is_some());
         let position = host.positioned.then_some(host.offset);
         let _order = self.lock_output(output);
         let (result, bytes) = self.io.external_bytes(libc::SYS_sendfile as u32, || {
@@ -146,6 +148,9 @@ impl Vm {
         }
         if result > 0 && position.is_some() {
             self.kernel.fds.get(output)?.offset += result as u64;
+        }
+        if mapped {
+            self.wrote_bytes_to_mapped(output, position, &bytes);
         }
         self.wrote_bytes(output, &bytes)?;
         Ok(result)
@@ -200,9 +205,9 @@ impl Vm {
         let [input, from, output, to, length, flags] = call.arguments;
         let source = self.host_only(input as i32, libc::EINVAL)?;
         let target = self.host_only(output as i32, libc::EINVAL)?;
-        if let Object::Host(file) = &self.kernel.fds.get(output as i32)?.object
-            && file.standard_stream.is_some()
-        {
+        let shown = matches!(&self.kernel.fds.get(output as i32)?.object,
+            Object::Host(file) if file.standard_stream.is_some());
+        if shown || self.is_mapped(output as i32) {
             // A replay must be able to show it: let the program write it.
             return Err(Halt::Errno(libc::EXDEV));
         }

@@ -10,9 +10,10 @@ use super::file::WOULD_BLOCK;
 use super::{Call, Halt, Outcome};
 use crate::layout::page_up;
 use crate::machine::Vm;
-use crate::space::{Backing, Placement, Request};
+use crate::space::{Placement, Request, SharedObject};
 use crate::thread::{HostInterest, Wait, WaitOn};
 use crate::{host, memory};
+use std::os::fd::AsRawFd;
 
 const IPC_NOWAIT: u64 = 0o4000;
 const IPC_STAT: i32 = 2;
@@ -155,6 +156,7 @@ impl Vm {
         const READ_ONLY: u64 = 0o10000;
         const ROUND: u64 = 0o20000;
         const REPLACE: u64 = 0o40000;
+        const EXECUTE: u64 = 0o100000;
         let [id, wanted, flags, ..] = call.arguments;
         self.take_turn_now()?;
         let (size, _) = self.io.external_bytes(libc::SYS_shmctl as u32, || {
@@ -178,18 +180,29 @@ impl Vm {
             address if flags & REPLACE != 0 => Placement::Fixed(address),
             address => Placement::FixedNoReplace(address),
         };
-        let protection = if flags & READ_ONLY != 0 {
-            libc::PROT_READ
-        } else {
-            libc::PROT_READ | libc::PROT_WRITE
-        };
-        let request = Request {
-            length: size as u64,
-            protection,
+        let mut protection = libc::PROT_READ;
+        if flags & READ_ONLY == 0 {
+            protection |= libc::PROT_WRITE;
+        }
+        if flags & EXECUTE != 0 {
+            protection |= libc::PROT_EXEC;
+        }
+        let object = SharedObject::Segment(id as i32);
+        let mut request = Request {
             shared: true,
-            backing: Backing::Anonymous,
-            file: None,
+            object: Some(object),
+            ..Request::anonymous(size as u64, protection)
         };
+        if !self.io.is_live() {
+            // All attachments of one segment show the same.
+            let failed =
+                |error: std::io::Error| Halt::Errno(error.raw_os_error().unwrap_or(libc::ENOMEM));
+            let (copy, new) = self.kernel.shared_files.of(object).map_err(failed)?;
+            if new {
+                copy.set_len(page_up(size as u64)).map_err(failed)?;
+            }
+            request.file = Some((copy.as_raw_fd(), 0));
+        }
         let start = match self.space.map(placement, request) {
             Ok(start) => start,
             Err(errno) => return Ok(errno),
@@ -218,6 +231,7 @@ impl Vm {
         self.space.mark_exchanged(start);
         self.space.shares_files = true;
         self.kernel.shared_memory.attached.insert(start, length);
+        self.memory_written(start..start + length);
         self.code_changed(start..start + length);
         Ok(start as i64)
     }

@@ -212,6 +212,7 @@ impl Vm {
             ),
             (_, Some((thread, _))) => format!("the stack of thread {thread}"),
             (Backing::Stack, None) => "the stack of the first thread".to_string(),
+            (Backing::Vdso, None) => "the vdso".to_string(),
             (Backing::Anonymous, None) => format!(
                 "anonymous memory of {:#x} bytes, {:#x} from its start",
                 range.end - range.start,

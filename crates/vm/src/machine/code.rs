@@ -8,12 +8,13 @@ use crate::context::{BREAK, HostFault, reg};
 use crate::kernel::signal::{SEGV_MAPERR, SI_KERNEL, Trap};
 use crate::observe::known::{Compare, Told};
 use crate::schedule::SliceEnd;
+use crate::space::SharedObject;
 use crate::translate::{
     MAX_BLOCK, REPEAT_PART, RING_MARGIN, SLACK, Shape, is_masked_store, is_repeated,
     stores_elsewhere,
 };
-use crate::{Error, layout, memory};
-use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
+use crate::{Error, layout, memory, protection};
+use iced_x86::{Decoder, DecoderError, DecoderOptions, Instruction, Mnemonic};
 
 /// Translated code comes back to the vm this often, to see what is hot. At
 /// 0.3 microseconds each time that costs a hundredth.
@@ -297,9 +298,7 @@ impl Vm {
     /// Host address at which the current thread goes on.
     pub(super) fn entry(&mut self, walking: bool) -> Result<u64, Error> {
         let pc = self.context.regs.rip;
-        for page in std::mem::take(&mut self.stale) {
-            self.cache.invalidate(page..page + layout::PAGE);
-        }
+        self.forget_written_code();
         if std::mem::take(&mut self.alone) {
             return Ok(self.alone(pc, 1));
         }
@@ -329,7 +328,7 @@ impl Vm {
         }
         let (translation, pages) = self.translate(pc, variant);
         for page in pages {
-            self.space.guard_code(page);
+            self.space.translated_from(page);
         }
         Some(self.cache.insert(variant, translation))
     }
@@ -369,6 +368,31 @@ impl Vm {
         (translation, pages)
     }
 
+    /// Forgets what was made of pages that have been written since.
+    fn forget_written_code(&mut self) {
+        for page in std::mem::take(&mut self.stale) {
+            self.cache.invalidate(page..page + layout::PAGE);
+        }
+        for page in protection::take_lifted() {
+            self.memory_written(page..page + layout::PAGE);
+        }
+    }
+
+    /// Guest memory was written other than by the guest's instructions: forgets
+    /// translations of it, wherever its bytes are mapped.
+    pub(crate) fn memory_written(&mut self, range: std::ops::Range<u64>) {
+        for page in self.space.stale_after_write(range) {
+            self.cache.invalidate(page..page + layout::PAGE);
+        }
+    }
+
+    /// The same for bytes of an object that were written without a mapping.
+    pub(crate) fn object_written(&mut self, object: SharedObject, bytes: std::ops::Range<u64>) {
+        for page in self.space.stale_after_change(object, bytes) {
+            self.cache.invalidate(page..page + layout::PAGE);
+        }
+    }
+
     /// Forgets translations of a guest range that changed.
     pub(crate) fn code_changed(&mut self, range: std::ops::Range<u64>) {
         self.cache.invalidate(range);
@@ -397,7 +421,9 @@ impl Vm {
         let pc = self.context.regs.rip;
         let mut bytes = [0; 15];
         let length = self.space.fetch(pc, &mut bytes);
-        if length == 15 || (length > 0 && self.space.find(pc + length as u64).is_some()) {
+        let mut decoder = Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE);
+        let _ = decoder.decode();
+        if length == 15 || decoder.last_error() == DecoderError::InvalidInstruction {
             let trap = Trap {
                 number: 6,
                 ..Trap::default()
@@ -514,20 +540,20 @@ impl Vm {
             // A load, or a store that the machine refused: nothing is there.
             fault = as_natively(fault, fault.address, fault.trap_error & USER_WRITE);
         }
-        if fault.signal == libc::SIGSEGV
-            && let Some(page) = self.space.unguard_code(fault.address)
-        {
-            self.cache.invalidate(page..page + layout::PAGE);
+        if fault.signal == libc::SIGSEGV && protection::lift(fault.address) {
             // If the instruction writes to the page it lies on, translating it
             // the usual way would guard the page again before it has run.
             self.alone = true;
             return Ok(None);
         }
         self.context.regs.gpr[reg::RCX] += std::mem::take(&mut self.later_parts);
+        if fault.signal == libc::SIGSEGV && self.grow_down(fault.address) {
+            return Ok(None);
+        }
         let pc = self.context.regs.rip;
         if trap {
-            // int3 is complete when it traps.
-            self.context.regs.rip += 1;
+            // int3 is complete when it traps, and may have prefixes.
+            self.context.regs.rip = self.instruction_at(pc).next_ip();
             self.context.remaining -= 1;
         }
         let address = if fault.signal == libc::SIGSEGV || fault.signal == libc::SIGBUS {

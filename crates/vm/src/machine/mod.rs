@@ -315,7 +315,7 @@ impl Vm {
             };
             at = range.end;
         }
-        self.code_changed(address..end);
+        self.memory_written(address..end);
         self.space.write_anyway(address, bytes)
     }
 

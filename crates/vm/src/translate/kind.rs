@@ -44,20 +44,23 @@ pub(super) fn classify_end(instruction: &Instruction) -> End {
         Syscall => return End::Syscall,
         Pause => return End::Pause,
         Cpuid | Rdtsc | Rdtscp | Rdrand | Rdseed | Xgetbv | Rdpid | Rdgsbase | Wrgsbase
-        | Wrfsbase | Xbegin | Sysenter | Iret | Iretd | Iretq | Retf | Sysexit | Sysret
-        | Fxsave | Fxsave64 | Xsave | Xsave64 | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64
-        | Xrstor | Xrstor64 | Rdpmc | Rdpru | Monitorx | Mwaitx | Umonitor | Umwait | Tpause
-        | Rdpkru | Wrpkru | Sgdt | Sidt | Smsw | Str | Sldt | Lsl => return End::Emulate,
+        | Wrfsbase | Xbegin | Iret | Iretd | Iretq | Retf | Fxsave | Fxsave64 | Xsave | Xsave64
+        | Xsavec | Xsavec64 | Xsaveopt | Xsaveopt64 | Xrstor | Xrstor64 | Rdpmc | Rdpru
+        | Monitorx | Mwaitx | Umonitor | Umwait | Tpause | Rdpkru | Wrpkru | Sgdt | Sidt | Smsw
+        | Str | Sldt | Lsl => return End::Emulate,
         Fnstenv | Fstenv | Fnsave | Fsave => return End::StoresPointers,
-        Ud0 | Ud1 | Ud2 | Int3 | Int1 | Hlt => return End::Trap,
-        Int | Lgs => return End::Emulate,
-        // Loading GS would take the vm's own context away.
+        Ud0 | Ud1 | Ud2 | Int3 | Hlt => return End::Trap,
+        // `int1` says where it is in other words on some machines: is it behind it?
+        Int | Int1 | Lfs | Lgs => return End::Emulate,
+        // Loading GS would take the vm's own context away; the base of FS is
+        // among the registers of a thread.
         Mov | Pop
             if instruction.op0_kind() == OpKind::Register
-                && instruction.op0_register() == Register::GS =>
+                && matches!(instruction.op0_register(), Register::FS | Register::GS) =>
         {
             return End::Emulate;
         }
+        mnemonic if is_of_the_kernel(mnemonic) => return End::Emulate,
         _ => {}
     }
     match instruction.flow_control() {
@@ -73,10 +76,34 @@ pub(super) fn classify_end(instruction: &Instruction) -> End {
         FlowControl::Call if instruction.is_call_near() => End::Call,
         FlowControl::IndirectBranch if instruction.is_jmp_near_indirect() => End::IndirectJump,
         FlowControl::IndirectCall if instruction.is_call_near_indirect() => End::IndirectCall,
-        FlowControl::Return => End::Return,
+        FlowControl::Return if instruction.mnemonic() == Ret => End::Return,
         FlowControl::Interrupt | FlowControl::Exception => End::Trap,
         _ => End::Emulate,
     }
+}
+
+/// Ways between program, kernel, hypervisor and firmware, other than `syscall`:
+/// the processor refuses them to programs, or it would leave the vm.
+pub fn is_of_the_kernel(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Sysenter
+            | Sysexit
+            | Sysexitq
+            | Sysret
+            | Sysretq
+            | Rsm
+            | Skinit
+            | Vmcall
+            | Vmmcall
+            | Vmgexit
+            | Vmfunc
+            | Uiret
+            | Eretu
+            | Erets
+            | Enclu
+    )
 }
 
 pub(super) fn touches_memory(instruction: &Instruction) -> bool {

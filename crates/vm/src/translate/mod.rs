@@ -47,7 +47,7 @@ use iced_x86::{
     Code, Encoder, Instruction, InstructionInfoFactory, MemoryOperand, OpKind, Register,
 };
 use kind::{End, REGISTERS, condition_number, general_number, is_masked, reachable, uses_gs};
-pub use kind::{is_long_repeat, is_masked_store, is_repeated};
+pub use kind::{is_long_repeat, is_masked_store, is_of_the_kernel, is_repeated};
 use std::collections::HashSet;
 pub use stores::{map_table as map_store_table, stores_elsewhere};
 
