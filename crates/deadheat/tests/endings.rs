@@ -356,6 +356,62 @@ fn hundreds_of_signals_end_every_command() {
     storm(CASES.len() as u64 * 40, 2);
 }
 
+/// A host signal may come while translated code runs: on the guest's stack, with
+/// the guest's thread-local storage.
+#[test]
+fn a_signal_at_any_moment_of_a_replay_ends_it() {
+    let case = Case {
+        reports: false,
+        ..case("replay @many", 0)
+    };
+    let mut complaints = Vec::new();
+    for milliseconds in 0..40 {
+        let delay = Duration::from_millis(2 * milliseconds);
+        if let Some(ended) = interrupt(&case, delay, libc::SIGTERM, milliseconds % 2 == 0) {
+            for complaint in ended.complaints(&case, libc::SIGTERM) {
+                complaints.push(format!("{}: {complaint}\n{}", ended.line, ended.err));
+            }
+        }
+    }
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn a_signal_that_asks_for_nothing_leaves_no_trace_in_a_replay() {
+    let stock = Stock::get();
+    let program = stock.path("long");
+    let recorded = stock
+        .deadheat(&["record", "-o", "long.rec", "--"])
+        .arg(program)
+        .stdout(Stdio::null())
+        .status();
+    assert!(recorded.unwrap().success());
+    // SAFETY: one system call. Nothing of deadheat's or the program's asks for this
+    // signal; until it is handled it would end the process.
+    let mut replay = unsafe {
+        stock
+            .deadheat(&["replay", "long.rec"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .pre_exec(|| {
+                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+                Ok(())
+            })
+            .spawn()
+            .unwrap()
+    };
+    let status = loop {
+        if let Some(status) = replay.try_wait().unwrap() {
+            break status;
+        }
+        send(&replay, libc::SIGXFSZ, true);
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    let said = std::io::read_to_string(replay.stderr.take().unwrap()).unwrap();
+    assert_eq!(status.code(), Some(0), "{said}");
+}
+
 #[test]
 fn a_program_that_handles_the_signal_ends_as_it_wants() {
     let stock = Stock::get();

@@ -113,6 +113,9 @@ pub fn listen() {
         for signal in crate::host_signals::ENDING {
             handle(signal, told);
         }
+        // Not when a signal has come: a guest may run then, and the C library's
+        // `sigaction` reads thread-local storage.
+        handle(libc::SIGALRM, too_late);
     }
 }
 
@@ -127,7 +130,8 @@ fn handle(signal: i32, handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut li
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+        // Not on the stack of a guest: its memory below the stack pointer is compared.
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART | libc::SA_ONSTACK;
         libc::sigemptyset(&mut action.sa_mask);
         libc::sigaction(signal, &action, std::ptr::null_mut());
     }
@@ -159,7 +163,6 @@ extern "C" fn told(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
         give_up(shared);
     }
     if before == 0 {
-        handle(libc::SIGALRM, too_late);
         set_timer(REPORT);
     }
 }
@@ -167,7 +170,8 @@ extern "C" fn told(signal: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
 extern "C" fn too_late(_: i32, _: *mut libc::siginfo_t, _: *mut libc::c_void) {
     let Some(shared) = shared() else { return };
     // SAFETY: no preconditions.
-    if shared.owner.load(Ordering::Relaxed) == unsafe { libc::getpid() } {
+    let is_owner = shared.owner.load(Ordering::Relaxed) == unsafe { libc::getpid() };
+    if is_owner && shared.since.load(Ordering::SeqCst) != 0 {
         const TEXT: &str = "deadheat: interrupted, and no report could be made in time\n";
         // SAFETY: the text is static; nobody may be reading.
         unsafe { libc::write(2, TEXT.as_ptr().cast(), TEXT.len()) };
