@@ -128,3 +128,18 @@ fn resource_limits() {
 fn robust_processes() {
     check("robust_processes");
 }
+
+#[test]
+fn memory_calls() {
+    check("memory_calls");
+}
+
+#[test]
+fn vdso() {
+    check("vdso");
+}
+
+#[test]
+fn pointers_to_vm() {
+    check("pointers_to_vm");
+}

@@ -1,6 +1,5 @@
 // mmap's family at its edges: mappings that grow, mprotect with what grows, madvise,
 // mremap, brk, and what a forked child has.
-// identity: output as natively
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

@@ -54,6 +54,7 @@ static void faults(void) {
     FAULTS("int 1", "int $1");
     FAULTS("int 3", ".byte 0xcd, 3");
     FAULTS("int3", "int3");
+    FAULTS("int3, with prefixes", ".byte 0x66, 0x48, 0xcc");
     FAULTS("int 4", "int $4");
     FAULTS("int 13", "int $13");
     FAULTS("int 0x81", "int $0x81");
@@ -161,6 +162,21 @@ static long low(void) {
     return sum * 10 + ((int (*)(void))code)();
 }
 
+// At the end of a page: what is no instruction is none, whatever comes behind.
+static void at_the_end(void) {
+    unsigned char *page = mmap(NULL, 8192, PROT_READ | PROT_WRITE | PROT_EXEC,
+                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    munmap(page + 4096, 4096);
+    static const unsigned char codes[][3] = {{0x90, 0x90, 0x06}, {0x90, 0x0f, 0x0b}, {0x90, 0x0f, 0x38}};
+    for (int i = 0; i < 3; i++) {
+        memcpy(page + 4093, codes[i], 3);
+        faulting = (long)page;
+        if (!sigsetjmp(back, 1))
+            ((void (*)(void))(page + 4093))();
+        show("at the end", faulting + 4000);
+    }
+}
+
 static void segments(void) {
     // What a C library keeps in FS comes back with wrfsbase.
     unsigned long fs, after, gs;
@@ -244,6 +260,7 @@ int main(void) {
     faults();
     printf("far: %ld\n", far());
     printf("low: %ld\n", low());
+    at_the_end();
     segments();
     flags();
     return 0;

@@ -1,6 +1,5 @@
 // System calls that are given addresses at which nothing can be: where the vm has its
 // context, its code cache and its own program. As natively, where nothing is there.
-// identity: output as natively
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

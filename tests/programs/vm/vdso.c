@@ -1,6 +1,5 @@
 // The functions that the kernel maps into every program, found as C libraries and Go
 // find them: from the auxiliary vector, by either hash table, in their version.
-// identity: output as natively
 #define _GNU_SOURCE
 #include <elf.h>
 #include <link.h>

@@ -264,9 +264,41 @@ pub(super) fn condition_number(instruction: &Instruction) -> Option<u8> {
     }
 }
 
+/// The counted jump in `bytes` (`loop`, `jrcxz`), made to go `distance` bytes ahead.
+/// Of its prefixes the width of the counter stays; one for the width of operands
+/// would, on some processors, cut the instruction pointer to 16 bits.
+pub(super) fn counted_branch(bytes: &[u8], distance: u8) -> Vec<u8> {
+    const ADDRESS_SIZE: u8 = 0x67;
+    let (prefixes, rest) = bytes.split_at(bytes.len().saturating_sub(2));
+    let mut branch = Vec::new();
+    if prefixes.contains(&ADDRESS_SIZE) {
+        branch.push(ADDRESS_SIZE);
+    }
+    branch.extend(rest.first());
+    branch.push(distance);
+    branch
+}
+
 /// Within reach of a RIP-relative displacement, with room for the length of
 /// the instruction and of what is put before it.
 pub(super) fn reachable(from: u64, target: u64) -> bool {
     let distance = target.wrapping_sub(from) as i64;
     distance.unsigned_abs() < 0x7fff_0000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counted_branches_keep_the_width_of_their_counter_and_nothing_else() {
+        for (bytes, wanted) in [
+            (&[0xe2, 0x80][..], &[0xe2, 5][..]),
+            (&[0x67, 0xe3, 0x10], &[0x67, 0xe3, 5]),
+            (&[0x66, 0xe0, 0x49], &[0xe0, 5]),
+            (&[0x66, 0x2e, 0x67, 0x48, 0xe1, 0x49], &[0x67, 0xe1, 5]),
+        ] {
+            assert_eq!(counted_branch(bytes, 5), wanted);
+        }
+    }
 }

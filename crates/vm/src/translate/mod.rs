@@ -46,7 +46,9 @@ use decode::{Ahead, Decoded, Then, decode};
 use iced_x86::{
     Code, Encoder, Instruction, InstructionInfoFactory, MemoryOperand, OpKind, Register,
 };
-use kind::{End, REGISTERS, condition_number, general_number, is_masked, reachable, uses_gs};
+use kind::{
+    End, REGISTERS, condition_number, counted_branch, general_number, is_masked, reachable, uses_gs,
+};
 pub use kind::{is_long_repeat, is_masked_store, is_of_the_kernel, is_repeated};
 use std::collections::HashSet;
 pub use stores::{map_table as map_store_table, stores_elsewhere};
@@ -458,8 +460,7 @@ impl Translator {
                     }
                 } else {
                     // jrcxz, loop…: short only, so hop over a long jump.
-                    builder.code.raw(&bytes[..bytes.len() - 1]);
-                    builder.code.raw(&[5]);
+                    builder.code.raw(&counted_branch(bytes, 5));
                     builder.jump_direct(next);
                     builder.jump_direct(instruction.near_branch_target());
                     return;
