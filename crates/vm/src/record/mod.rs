@@ -513,3 +513,34 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(place: &Place) -> Result
     serde_json::from_slice(&text)
         .map_err(|error| RecordError::damaged(&place.path(), &error.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let program = crate::Program {
+            path: "/bin/true".into(),
+            arguments: vec![b"true".to_vec(), b"\xff\x00\x80".to_vec(), Vec::new()],
+            environment: vec!["HOME=/caf\u{e9}".as_bytes().to_vec()],
+        };
+        Manifest::of(&program, "random".to_string(), 0, 1)
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_kept() {
+        let text = serde_json::to_string(&manifest()).unwrap();
+        assert!(text.contains("[\"true\",[255,0,128],\"\"]"), "{text}");
+        let read: Manifest = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, manifest());
+    }
+
+    #[test]
+    fn more_arguments_than_a_program_can_have_are_refused() {
+        let text = serde_json::to_string(&manifest()).unwrap();
+        let many = "\"\",".repeat(1 << 20);
+        let text = text.replace("[\"true\",", &format!("[{many}\"true\","));
+        let error = serde_json::from_str::<Manifest>(&text).unwrap_err();
+        assert!(error.to_string().contains("so many"), "{error}");
+    }
+}
