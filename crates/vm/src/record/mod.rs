@@ -26,6 +26,7 @@ pub use files::{FileIndex, Files, MappedFile};
 pub use inputs::{Effect, InputReader, InputWriter};
 pub(crate) use redact::NEW_SCHEDULE;
 pub use redact::{RedactError, redact, secrets, variables};
+pub(crate) use steps::LONGEST_SLICE;
 pub use steps::{Ending, ProcessStatus, Step, StepReader, StepWriter};
 
 use folder::Place;
