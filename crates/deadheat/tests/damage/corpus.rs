@@ -41,13 +41,17 @@ const PROGRAMS: [&str; 10] = [
 /// Programs with races of which there is evidence.
 const RACY: [&str; 2] = ["classes/output_counter.c", "classes/crash_null.c"];
 
-/// Runs deadheat in `folder`; what it printed.
+/// Runs deadheat in `folder`; what it printed. The environment is recorded, so it
+/// is the same everywhere.
 fn made(folder: &Path, arguments: &[&str]) -> Vec<u8> {
     let output = Command::new("timeout")
         .args(["--signal=KILL", "120"])
         .arg(env!("CARGO_BIN_EXE_deadheat"))
         .args(arguments)
         .current_dir(folder)
+        .env_clear()
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .env("HOME", "/home/of/a/test")
         .stdin(Stdio::null())
         .output()
         .expect("deadheat can be started");

@@ -382,7 +382,7 @@ fn complaint(reader: &Reader, ended: &Watched, signal: Option<i32>) -> Option<St
     if ended.peak > MOST {
         return says(format!("it took {} MB", ended.peak / 1000));
     }
-    if errors.contains("panicked") || errors.contains("RUST_BACKTRACE") {
+    if errors.contains("panicked at") {
         return says("a panic".to_string());
     }
     if ended.left_behind {

@@ -89,7 +89,7 @@ fn change_step(step: &mut Step, random: &mut Random) {
             _ if !check.changed.is_empty() => {
                 // Any later one has a larger address, or none is later.
                 let last = check.changed.len() - 1;
-                check.changed[last].address = u64::MAX & !4095;
+                check.changed[last].address = !4095;
             }
             _ => {}
         },

@@ -40,6 +40,7 @@ impl Watched {
 }
 
 /// Runs a command with this standard input.
+#[expect(clippy::zombie_processes, reason = "`reap` waits for it")]
 pub fn run(command: &mut Command, input: &[u8], limit: Duration) -> Watched {
     let file = || tempfile::tempfile().expect("a temporary file");
     let (mut stdin, stdout, stderr) = (file(), file(), file());

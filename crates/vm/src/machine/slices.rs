@@ -6,7 +6,7 @@ use super::{Pace, Slice, Vm};
 use crate::context::BREAK;
 use crate::observe::ThreadEvent;
 use crate::record::check::{Check, Checkpoint};
-use crate::record::{Ending, ProcessStatus, Step};
+use crate::record::{Ending, LONGEST_SLICE, ProcessStatus, Step};
 use crate::schedule::{Choice, SliceEnd};
 use crate::state::HashedMemory;
 use crate::thread::State;
@@ -21,9 +21,6 @@ pub(super) const LONE_SLICE: u64 = 20_000_000;
 
 /// The same for a process that takes turns with others (about a millisecond).
 pub(super) const SHARING_SLICE: u64 = 2_000_000;
-
-/// No slice is longer: records of accesses carry half of the counter.
-pub(super) const LONGEST_SLICE: u64 = 1 << 30;
 
 /// A slice that gave way after fewer instructions only waited.
 const SHORT_WAIT: u64 = 1000;
@@ -292,7 +289,7 @@ impl Vm {
             let Pace::Policy { policy, .. } = &mut self.pace else {
                 unreachable!("following is handled above");
             };
-            let choice = policy.choose(&runnable, last.take());
+            let mut choice = policy.choose(&runnable, last.take());
             if choice.instructions == 0 {
                 // Whoever could run is held.
                 continue;
@@ -302,6 +299,7 @@ impl Vm {
                 if !self.can_follow(choice.thread) {
                     continue;
                 }
+                choice.instructions = choice.instructions.min(LONGEST_SLICE);
                 return Ok(Some(choice));
             }
             break (choice, runnable);

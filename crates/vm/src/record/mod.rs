@@ -26,6 +26,7 @@ pub use files::{FileIndex, Files, MappedFile};
 pub use inputs::{Effect, InputReader, InputWriter};
 pub(crate) use redact::NEW_SCHEDULE;
 pub use redact::{RedactError, redact, secrets, variables};
+pub(crate) use steps::LONGEST_SLICE;
 pub use steps::{Ending, ProcessStatus, Step, StepReader, StepWriter};
 
 use folder::Place;
@@ -512,4 +513,35 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(place: &Place) -> Result
         .map_err(|error| RecordError::read(&place.path(), error))?;
     serde_json::from_slice(&text)
         .map_err(|error| RecordError::damaged(&place.path(), &error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> Manifest {
+        let program = crate::Program {
+            path: "/bin/true".into(),
+            arguments: vec![b"true".to_vec(), b"\xff\x00\x80".to_vec(), Vec::new()],
+            environment: vec!["HOME=/caf\u{e9}".as_bytes().to_vec()],
+        };
+        Manifest::of(&program, "random".to_string(), 0, 1)
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_kept() {
+        let text = serde_json::to_string(&manifest()).unwrap();
+        assert!(text.contains("[\"true\",[255,0,128],\"\"]"), "{text}");
+        let read: Manifest = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, manifest());
+    }
+
+    #[test]
+    fn more_arguments_than_a_program_can_have_are_refused() {
+        let text = serde_json::to_string(&manifest()).unwrap();
+        let many = "\"\",".repeat(1 << 20);
+        let text = text.replace("[\"true\",", &format!("[{many}\"true\","));
+        let error = serde_json::from_str::<Manifest>(&text).unwrap_err();
+        assert!(error.to_string().contains("so many"), "{error}");
+    }
 }

@@ -81,6 +81,10 @@ impl fmt::Display for ProcessStatus {
     }
 }
 
+/// No slice is longer: records of accesses carry half of the counter. So what a
+/// replay executes is bounded by the length of its schedule.
+pub(crate) const LONGEST_SLICE: u64 = 1 << 30;
+
 const SLICE: u8 = 0;
 const ADVANCE: u8 = 1;
 const SIGNAL: u8 = 2;
@@ -228,11 +232,19 @@ impl StepReader {
             u64::from_le_bytes(word)
         };
         let step = match stream.byte()? {
-            SLICE => Step::Slice {
-                thread: stream.number()? as u32,
-                instructions: stream.number()?,
-                check: Check::read(stream)?,
-            },
+            SLICE => {
+                let thread = stream.number()? as u32;
+                let instructions = stream.number()?;
+                if instructions > LONGEST_SLICE {
+                    let what = "a slice is longer than any that is recorded";
+                    return Err(RecordError::damaged(stream.path(), what));
+                }
+                Step::Slice {
+                    thread,
+                    instructions,
+                    check: Check::read(stream)?,
+                }
+            }
             CHECKPOINT => Step::Checkpoint(Box::new(Checkpoint::read(stream)?)),
             ADVANCE => Step::Advance(stream.number()?),
             SIGNAL => {
@@ -269,5 +281,39 @@ impl StepReader {
 
     pub fn path(&self) -> &Path {
         self.stream.path()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::context::Registers;
+
+    #[test]
+    fn a_slice_has_a_longest() {
+        let folder = std::env::temp_dir().join(format!("deadheat-slices-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        for (instructions, is_read) in [
+            (LONGEST_SLICE, true),
+            (LONGEST_SLICE + 1, false),
+            (u64::MAX, false),
+        ] {
+            let place = Place::of(&folder).join("schedule");
+            place.remove().unwrap();
+            let mut writer = StepWriter::create(&place).unwrap();
+            let step = Step::Slice {
+                thread: 1,
+                instructions,
+                check: Check::of(&Registers::default(), 0),
+            };
+            writer.push(&step).unwrap();
+            writer.finish().unwrap();
+            let read = StepReader::open(&place).unwrap().next_step();
+            match is_read {
+                true => assert_eq!(read.unwrap(), Some(step)),
+                false => assert!(matches!(read, Err(RecordError::Damaged { .. })), "{read:?}"),
+            }
+        }
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }
