@@ -1,6 +1,10 @@
 //! The races found so far: catches merged by fingerprint, and the labels of
 //! paper 002, section 3.3.
 //!
+//! Two accesses that may both be atomic operations, for all that is known (C11's
+//! and C++'s without debug info), are no race: they are listed among what was not
+//! checked.
+//!
 //! Nothing is hidden: a race that fits a pattern of harmless ones is labelled
 //! and comes last. A reference count is told from a statistics counter as in
 //! the paper, by whether the value ever goes down.
@@ -10,7 +14,7 @@ use crate::scope::Pattern;
 use crate::wire::Catch;
 use crate::witness::{Side, Witness, number};
 use race::{Access, AccessKind, Evidence, Fingerprint, Race, labels};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Catches on one location before its values are taken to tell a counter.
 const SEVERAL: usize = 3;
@@ -70,7 +74,30 @@ pub struct Findings {
     by_fingerprint: HashMap<Fingerprint, usize>,
     histories: HashMap<String, History>,
     special: Vec<Pattern>,
+    /// Accesses that nothing tells from atomic operations, with the variable of
+    /// the first such catch.
+    untold: BTreeMap<String, String>,
     pub catches: u64,
+}
+
+/// The code of one or two accesses, as words.
+fn accessed_by(held: &Access, opponent: Option<&Side>) -> String {
+    let place = |access: &Access| {
+        let site = &access.site;
+        let code = match (&site.module, site.offset) {
+            (Some(module), Some(offset)) => format!("{module}+{offset:#x}"),
+            _ => "unknown code".to_string(),
+        };
+        match &site.function {
+            Some(function) => format!("{function} ({code})"),
+            None => code,
+        }
+    };
+    let mut places = vec![place(held)];
+    places.extend(opponent.map(|side| place(&side.access)));
+    places.sort();
+    places.dedup();
+    places.join(" and ")
 }
 
 impl Findings {
@@ -201,6 +228,17 @@ impl Findings {
                 sides,
             };
         }
+        let may_be_atomic = |side: &Side| side.synchronises || side.untold;
+        if may_be_atomic(held) && opponent.as_ref().is_none_or(may_be_atomic) {
+            self.untold
+                .entry(accessed_by(&held.access, opponent.as_ref()))
+                .or_insert_with(|| location.to_string());
+            return Known {
+                finding: None,
+                usages,
+                sides,
+            };
+        }
         let mixed = opponent
             .as_ref()
             .is_some_and(|side| side.synchronises != held.synchronises);
@@ -235,6 +273,26 @@ impl Findings {
             changed: 0,
         });
         known(at)
+    }
+
+    /// What could not be told from atomic operations, for the list of what was
+    /// not checked.
+    pub fn untold(&self) -> Vec<String> {
+        /// More say nothing more.
+        const LISTED: usize = 20;
+        let listed = self.untold.iter().take(LISTED);
+        let mut sentences: Vec<String> = listed
+            .map(|(places, location)| {
+                format!(
+                    "cannot tell whether the accesses to {location} by {places} are atomic: no \
+                     debug info says so (build with -g)"
+                )
+            })
+            .collect();
+        if let more @ 1.. = self.untold.len().saturating_sub(LISTED) {
+            sentences.push(format!("{more} more pairs of accesses that may be atomic"));
+        }
+        sentences
     }
 
     /// All races with their labels, in report order: those that fit a pattern

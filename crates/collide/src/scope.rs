@@ -151,7 +151,7 @@ fn is_internal_module(module: &str) -> bool {
 }
 
 /// `memcpy`, `strlen`, `wmemset` and their variants (`__memmove_avx_…`).
-fn copies_or_compares(name: &str) -> bool {
+pub fn copies_or_compares(name: &str) -> bool {
     let stems = [
         "mem", "str", "stp", "wcs", "wmem", "wcp", "rawmem", "bcopy", "bzero", "bcmp", "index",
         "rindex",

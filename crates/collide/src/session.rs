@@ -711,6 +711,7 @@ impl<'a> Session<'a> {
                     .into(),
             );
         }
+        not_checked.extend(self.findings.untold());
         not_checked.append(&mut self.not_checked);
         if let Some((left, note)) = &self.released {
             if *left > 0 {

@@ -5,7 +5,7 @@ use crate::instruction::{Analyser, Direction, Operand, is_synchronising};
 use crate::memory_map;
 use crate::pattern::{self, Usage};
 use crate::sampling_set;
-use crate::scope::synchronises;
+use crate::scope::{copies_or_compares, synchronises};
 use crate::wire::{Catch, Opponent, RegisterFile};
 use iced_x86::Instruction;
 use race::{Access, AccessKind, Frame, Place};
@@ -24,6 +24,9 @@ pub struct Side {
     /// A recognised synchronisation access: locked, an atomic operation by
     /// debug info, inside a routine that synchronises.
     pub synchronises: bool,
+    /// Nothing tells whether the access is an atomic operation: it has no debug
+    /// info, and those of C11 and C++ are plain instructions.
+    pub untold: bool,
     /// Go's run-time about its own business: collecting garbage, scheduling,
     /// moving stacks. What it does to the program's memory it orders by means
     /// of its own.
@@ -56,6 +59,7 @@ impl Witness<'_> {
         access.atomic = synchronises;
         Side {
             usage: self.usage(rip),
+            untold: self.is_untold(rip, catch, catch.size),
             access,
             synchronises,
             housekeeping: self.is_housekeeping(rip),
@@ -113,6 +117,7 @@ impl Witness<'_> {
             },
             access,
             synchronises,
+            untold: !opponent.in_kernel && self.is_untold(accessed.address, catch, accessed.size),
             housekeeping: self.is_housekeeping(accessed.address),
         })
     }
@@ -208,6 +213,21 @@ impl Witness<'_> {
                 .map
                 .function_at(address)
                 .is_some_and(|symbol| synchronises(&symbol.name))
+    }
+
+    /// Atomic loads and stores are aligned moves of at most eight bytes. A
+    /// change of what was there would be a locked instruction, and the string
+    /// functions of a library are no atomic operations.
+    fn is_untold(&self, instruction: u64, catch: &Catch, size: u32) -> bool {
+        let without_debug_info = self.map.site(instruction).file.is_none();
+        without_debug_info
+            && size <= 8
+            && catch.address.is_multiple_of(u64::from(size.max(1)))
+            && self.usage(instruction) == Usage::Other
+            && self
+                .map
+                .function_at(instruction)
+                .is_none_or(|symbol| !copies_or_compares(&symbol.name))
     }
 
     fn usage(&self, address: u64) -> Usage {

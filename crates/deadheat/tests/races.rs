@@ -11,6 +11,8 @@
 //! Likewise every kind of lock finding must be named in a line `// LOCKS kind`,
 //! and every one named must be reported.
 //!
+//! If the source has a line `// LABELS label`, every race must have that label.
+//!
 //! A race that a build is known to hide carries `// MISSED at O0: why`; as soon
 //! as it is found there, the note must go.
 //!
@@ -211,6 +213,25 @@ fn judge_locks(source: &Path, report: &serde_json::Value) -> Result<(), String> 
     }
 }
 
+/// Races without the label that the source asks for.
+fn judge_labels(source: &Path, report: &serde_json::Value) -> Result<(), String> {
+    let text = std::fs::read_to_string(source).map_err(|error| error.to_string())?;
+    let wanted = text
+        .lines()
+        .find_map(|line| line.strip_prefix("// LABELS "));
+    let races = report["races"].as_array().into_iter().flatten();
+    for race in races {
+        let has = |label: &str| {
+            let labels = race["labels"].as_array().into_iter().flatten();
+            labels.into_iter().any(|one| one == label)
+        };
+        if wanted.is_some_and(|label| !has(label)) {
+            return Err(format!("race {} is not labelled {wanted:?}", race["id"]));
+        }
+    }
+    Ok(())
+}
+
 /// What is wrong with the answers for this program, if anything.
 fn judge(source: &Path, program: &Path, build: Build) -> Result<(), String> {
     let expected = expectations(source);
@@ -221,6 +242,7 @@ fn judge(source: &Path, program: &Path, build: Build) -> Result<(), String> {
         if seed == 0 {
             judge_locks(source, &report)?;
         }
+        judge_labels(source, &report)?;
         let pairs = reported_pairs(&report, source);
         if build == Build::Stripped {
             match (racy, pairs.is_empty()) {

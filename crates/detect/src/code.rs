@@ -13,6 +13,7 @@
 //! the code without debug info; where nothing has any, everything is taken for
 //! the program.
 
+use crate::fences::Edges;
 use crate::golang::{self, Package};
 use crate::known::{self, Known};
 use crate::source::{Shape, Sources};
@@ -21,11 +22,10 @@ use iced_x86::{
     OpKind, Register,
 };
 use rustc_hash::FxHashMap;
-use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use symbols::{AtomicUse, Module, ModuleMap, StackFrame};
+use symbols::{AtomicOperation, AtomicUse, Module, ModuleMap, Position, StackFrame};
 
 /// Whose code an instruction is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -60,6 +60,9 @@ pub struct Atomic {
     pub acquires: bool,
     pub releases: bool,
     pub order_unknown: bool,
+    /// It stores, whatever was there before: where it does not release, what
+    /// was published before is no longer read here.
+    pub stores: bool,
     /// The word is of a type that has atomic operations only.
     pub typed: bool,
 }
@@ -74,9 +77,6 @@ struct Facts {
 }
 
 const CACHE: usize = 1 << 14;
-
-/// Larger modules are not searched for fences.
-const LARGEST_MODULE: u64 = 4 << 30;
 
 pub struct Code {
     pub modules: ModuleMap,
@@ -93,9 +93,7 @@ pub struct Code {
     atomic_variables: FxHashMap<u64, bool>,
     atomics_in_source: FxHashMap<(u64, u64, Shape, bool), Option<Atomic>>,
     readers: FxHashMap<u64, Reader>,
-    /// Modules that use stand-alone fences: there a relaxed access can be one
-    /// half of an edge.
-    fences: HashMap<std::path::PathBuf, bool>,
+    string_readers: FxHashMap<u64, bool>,
     sources: Sources,
     info: InstructionInfoFactory,
     /// Functions that make no edges, by name.
@@ -114,7 +112,7 @@ impl Default for Code {
             atomic_variables: FxHashMap::default(),
             atomics_in_source: FxHashMap::default(),
             readers: FxHashMap::default(),
-            fences: HashMap::new(),
+            string_readers: FxHashMap::default(),
             sources: Sources::default(),
             info: InstructionInfoFactory::new(),
         }
@@ -204,20 +202,41 @@ fn is_nil_check(module: &Module, offset: u64) -> bool {
         && instruction.op1_register() == Register::AL
 }
 
+/// Fences that are instructions: `mfence`, and an addition of nothing to the
+/// top of the stack with a lock.
+fn fence_instructions(code: &[u8]) -> impl Iterator<Item = usize> + '_ {
+    let is_fence = |rest: &[u8]| match rest {
+        [0x0f, 0xae, 0xf0, ..] => true,
+        [0xf0, rest @ ..] => {
+            let rest = rest.strip_prefix(&[0x48]).unwrap_or(rest);
+            // `or` or `add` of a byte, to the word at the stack pointer or a
+            // byte's distance from it.
+            matches!(
+                rest,
+                [0x83, 0x0c | 0x04, 0x24, 0, ..] | [0x83, 0x4c | 0x44, 0x24, _, 0, ..]
+            )
+        }
+        _ => false,
+    };
+    (0..code.len()).filter(move |at| is_fence(&code[*at..]))
+}
+
 impl Code {
     /// These functions make no edges.
     pub fn forget(&mut self, symbols: &[String]) {
         self.forgotten = symbols.to_vec();
     }
 
-    /// Code was mapped: finds the functions to follow in it.
-    pub fn mapped(&mut self, range: Range<u64>, path: &Path, offset: u64) -> Vec<u64> {
+    /// Code was mapped: finds the functions to follow in it and, if memory
+    /// orders matter (`exact`), the fences.
+    pub fn mapped(&mut self, range: Range<u64>, path: &Path, offset: u64, exact: bool) -> Vec<u64> {
         self.modules.insert(range.clone(), path, offset);
         self.facts.fill(Facts::default());
         self.static_data.clear();
         self.atomic_variables.clear();
         self.atomics_in_source.clear();
         self.readers.clear();
+        self.string_readers.clear();
         let loaded = self.modules.modules();
         let Some(loaded) = loaded
             .iter()
@@ -256,6 +275,13 @@ impl Code {
             for (start, arguments) in module.order_arguments() {
                 found.push((start.wrapping_add(bias), Known::AtomicOperation(arguments)));
             }
+            if exact && !is_go(module) {
+                let fences = self.sources.fences_of(module);
+                let moved = |(address, edges): (u64, Edges)| {
+                    (address.wrapping_add(bias), Known::Fence(edges))
+                };
+                found.extend(fences.into_iter().map(moved));
+            }
         }
         if is_go(module) {
             for function in module.functions() {
@@ -282,6 +308,10 @@ impl Code {
         }
         let mut code = vec![0; (range.end - range.start) as usize];
         if vm::memory::read(range.start, &mut code).is_ok() {
+            if exact && origin == Origin::Program {
+                let fences = fence_instructions(&code).map(|at| range.start + at as u64);
+                found.extend(fences.map(|address| (address, Known::Fence(Edges::BOTH))));
+            }
             let magic = known::CLIENT_REQUEST;
             for at in 0..code.len().saturating_sub(magic.len()) {
                 if code[at] == magic[0] && code[at..at + magic.len()] == magic {
@@ -409,6 +439,23 @@ impl Code {
             return Origin::CLibrary;
         }
         Origin::Program
+    }
+
+    /// The instruction is in a function of the C library that reads a string
+    /// as far as its end. The names are of the implementations that the
+    /// processor chooses among: `__strlen_avx2`.
+    pub fn reads_string(&mut self, pc: u64) -> bool {
+        if let Some(known) = self.string_readers.get(&pc) {
+            return *known;
+        }
+        let answer = self.modules.function_at(pc).is_some_and(|function| {
+            let name = function.name.trim_start_matches('_');
+            let name = name.strip_prefix("GI_").unwrap_or(name);
+            let name = name.trim_start_matches('_');
+            has_any(name, &["str", "stpcpy", "stpncpy", "rawmemchr"])
+        });
+        self.string_readers.insert(pc, answer);
+        answer
     }
 
     /// Which part of Go's `sync.RWMutex` a locked instruction is.
@@ -770,75 +817,75 @@ impl Code {
         address: u64,
         word: bool,
     ) -> Option<Atomic> {
-        let (module, _) = self.modules.find(pc)?;
+        let (module, offset) = self.modules.find(pc)?;
         if !module.has_debug_info() {
             return None;
         }
         let site = self.modules.site(pc);
         let (file, line) = (site.file?, site.line?);
+        let place = module.position(offset);
+        let place = place
+            .filter(|place| place.line == line)
+            .unwrap_or(Position { line, column: 0 });
         let variable = self.modules.variable_at(address);
         let name = variable.as_ref().map(|variable| {
             let last = variable.path.rsplit('.').next().unwrap_or("");
             last.split('[').next().unwrap_or(last)
         });
         self.sources
-            .atomic(Path::new(&file), line, shape, name, word)
+            .atomic(Path::new(&file), place, shape, name, word)
     }
 
     fn meaning(&mut self, pc: u64, used: &AtomicUse) -> Atomic {
-        let typed =
-            !used.function.contains("atomic_ref") && !used.function.starts_with("__atomic_");
-        let both = |order_unknown| Atomic {
-            typed,
-            acquires: true,
-            releases: true,
-            order_unknown,
-        };
-        match used.order {
-            None => both(true),
+        let stores = used.operation == AtomicOperation::Store;
+        let changes = used.operation == AtomicOperation::ReadModifyWrite;
+        let (acquires, releases) = match used.order {
+            None => (true, true),
             // A relaxed increment (a counter, one more reference) is no half
             // of a fence's edge; other relaxed operations may be.
-            Some(Ordering::Relaxed) if !used.function.contains("add") && self.uses_fences(pc) => {
-                both(true)
+            Some(Ordering::Relaxed) => {
+                let half = !used.function.contains("add") && self.may_lose_fences(pc);
+                (half, half)
             }
-            Some(Ordering::Relaxed) => Atomic {
-                typed,
-                acquires: false,
-                releases: false,
-                order_unknown: false,
-            },
-            Some(Ordering::Acquire) => Atomic {
-                typed,
-                acquires: true,
-                releases: false,
-                order_unknown: false,
-            },
-            // Fences with acquire meaning leave no instruction behind: a
-            // decrement with release order is commonly followed by one.
-            Some(_) => both(false),
+            Some(Ordering::Acquire) => (true, false),
+            // The last reference is given up with a release and a fence.
+            Some(Ordering::Release) => (changes && self.may_lose_fences(pc), true),
+            Some(_) => (true, true),
+        };
+        // Whether it fails is known to nobody but the program.
+        let acquires = acquires
+            || used
+                .failure
+                .is_some_and(|order| Edges::from(order).acquires);
+        Atomic {
+            typed: !used.function.contains("atomic_ref") && !used.function.starts_with("__atomic_"),
+            acquires: acquires && !stores,
+            releases,
+            order_unknown: used.order.is_none()
+                || (used.order == Some(Ordering::Relaxed) && releases),
+            stores,
         }
     }
 
-    /// Stand-alone fences are inlined and leave nothing but their name, in debug
-    /// info or as a symbol.
-    pub fn uses_fences(&mut self, pc: u64) -> bool {
-        let Some((module, _)) = self.modules.find(pc) else {
-            return true;
-        };
-        if let Some(answer) = self.fences.get(module.path()) {
-            return *answer;
-        }
-        let path = module.path().to_path_buf();
-        let answer = folder::read_regular(&path, LARGEST_MODULE).is_ok_and(|bytes| {
-            let mentions = |needle: &[u8]| {
-                bytes
-                    .windows(needle.len())
-                    .any(|window| window[0] == needle[0] && window == needle)
-            };
-            mentions(b"atomic_thread_fence") || mentions(b"6atomic5fence")
+    /// The operation is inlined into code of Rust's own library: that comes
+    /// optimised and without its source, so its fences cannot be found.
+    fn may_lose_fences(&self, pc: u64) -> bool {
+        let frames = self.modules.frames(pc, false);
+        let caller = frames.iter().find(|frame| {
+            let name = frame.function.as_deref().unwrap_or("");
+            !name.contains("sync::atomic::")
         });
-        self.fences.insert(path, answer);
-        answer
+        caller
+            .and_then(|frame| frame.file.as_deref())
+            .is_some_and(|file| file.starts_with("/rustc/") || file.contains("/rustlib/src/rust/"))
+    }
+
+    /// The order of a fence that is an instruction, or of a function out of
+    /// line that is a fence; none if the address is of neither.
+    pub fn fence_order(&mut self, pc: u64) -> Option<Option<Ordering>> {
+        let used = self.modules.atomic_access(pc)?;
+        (used.operation == AtomicOperation::Fence)
+            .then(|| used.order.or_else(|| self.order_in_frame(pc)))
     }
 }
 

@@ -3,7 +3,8 @@
 //! Pairs of instructions whose source lines are the same are one race (an
 //! increment without optimisation is a load and a store on one line). Every
 //! race is shown by one instance, the first; all instances are counted and the
-//! first of them listed.
+//! first of them listed. All pairs on the words of one lock that the program has
+//! made itself are one race.
 
 use crate::engine::LockKind;
 use crate::history::{INSTANCES_KEPT, Pair, Side};
@@ -292,7 +293,7 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
             })
             .collect(),
     };
-    let mut groups: BTreeMap<_, Vec<(&Pair, [Access; 2])>> = BTreeMap::new();
+    let mut groups: BTreeMap<_, Group<'_>> = BTreeMap::new();
     for pair in &found.pairs {
         // The code of a destructor begins by making the object one of its class.
         // Where that changes nothing the program has not asked for a write.
@@ -313,9 +314,10 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
             .each_ref()
             .map(|access| (access.kind == AccessKind::Free, site_key(&access.site)));
         keys.sort();
-        groups.entry(keys).or_default().push((pair, accesses));
+        let key = (pair.home_made, keys);
+        groups.entry(key).or_default().push((pair, accesses));
     }
-    for mut group in groups.into_values() {
+    for mut group in one_per_home_made_lock(groups.into_values().collect()) {
         group.sort_by_key(|(pair, _)| (u32::MAX - weight(pair), pair.sides[1].order));
         let count = group.iter().map(|(pair, _)| pair.count).sum();
         let mut occurrences: Vec<_> = group
@@ -334,11 +336,24 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
         }
         all_labels.sort_unstable();
         all_labels.dedup();
+        let home_made = group.iter().any(|(pair, _)| pair.home_made);
         let Some((pair, accesses)) = group.into_iter().next() else {
             continue;
         };
         let mut race = Race::new(0, count, accesses);
         race.labels = all_labels.into_iter().map(str::to_string).collect();
+        if home_made {
+            race.labels.push(labels::HOME_MADE_LOCK.into());
+            race.evidence.push(Evidence {
+                id: 1,
+                text: "home-made-lock: the word is that of a lock or barrier that the program \
+                       has made itself, and what it guards counts as ordered; the language \
+                       promises that for atomic operations only"
+                    .into(),
+                instance: None,
+                replay: None,
+            });
+        }
         race.place = Some(place(found, &scenes, pair));
         label(&mut race, pair);
         race.occurrences = occurrences;
@@ -374,6 +389,42 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
         order(one).cmp(&order(other))
     });
     report.sort_and_number();
+}
+
+/// Pairs that are one race, with their accesses.
+type Group<'a> = Vec<(&'a Pair, [Access; 2])>;
+
+/// The groups of pairs with those on home-made locks merged that have a word or
+/// an access in common.
+fn one_per_home_made_lock(groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
+    let is_lock = |group: &Group<'_>| group.iter().any(|(pair, _)| pair.home_made);
+    let (locks, mut merged): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_lock);
+    let others = merged.len();
+    for mut group in locks {
+        let related = |known: &Group<'_>| {
+            known.iter().any(|(one, one_accesses)| {
+                group.iter().any(|(other, accesses)| {
+                    let shares = |access: &Access| {
+                        let key = site_key(&access.site);
+                        accesses.iter().any(|found| site_key(&found.site) == key)
+                    };
+                    one.address & !3 == other.address & !3 || one_accesses.iter().any(shares)
+                })
+            })
+        };
+        let mut at = others;
+        let mut together = Vec::new();
+        while at < merged.len() {
+            if related(&merged[at]) {
+                together.append(&mut merged.remove(at));
+            } else {
+                at += 1;
+            }
+        }
+        together.append(&mut group);
+        merged.push(together);
+    }
+    merged
 }
 
 /// Patterns of papers 000 (table 2) and 002 (section 3.3) that the instance

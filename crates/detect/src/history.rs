@@ -64,6 +64,9 @@ pub struct Pair {
     pub instances: Vec<Instance>,
     /// The heap block of the address: start, size, call of the allocator.
     pub block: Option<(u64, u64, Moment, u64)>,
+    /// The word is that of a lock that the program has made itself.
+    #[serde(default)]
+    pub home_made: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -89,6 +92,10 @@ pub struct Historian {
     pub pairs: HashMap<(u64, AccessKind, u64, AccessKind), Pair>,
     pub pairs_left_out: u64,
     pub locks: Locks,
+    /// Words that are locked by a locked instruction and unlocked by a store.
+    home_made: FxHashSet<u64>,
+    /// Locks that threads held when they read a granule.
+    read_under: FxHashMap<u64, FxHashSet<u64>>,
 }
 
 impl Past {
@@ -135,7 +142,28 @@ impl Historian {
             pairs: HashMap::new(),
             pairs_left_out: 0,
             locks: Locks::searching(candidates.locks),
+            home_made: FxHashSet::default(),
+            read_under: FxHashMap::default(),
         })
+    }
+
+    /// The word of this pair is that of a lock or barrier that the program has
+    /// made itself: it is unlocked by a store, or it is spun on without the lock
+    /// that it is written under and read again under that lock.
+    pub fn is_home_made(&self, pair: &Pair) -> bool {
+        if self.home_made.contains(&(pair.address & !3)) {
+            return true;
+        }
+        let Some(under) = self.read_under.get(&(pair.address >> 3)) else {
+            return false;
+        };
+        let [one, other] = &pair.sides;
+        let waits = |side: &Side| side.spins && side.held.is_empty();
+        let guarded = |side: &Side| {
+            let mut held = side.held.iter();
+            side.kind == AccessKind::Write && held.any(|(lock, _)| under.contains(lock))
+        };
+        (waits(one) && guarded(other)) || (waits(other) && guarded(one))
     }
 
     fn is_watched(&self, granule: u64) -> bool {
@@ -171,6 +199,7 @@ impl Historian {
                 ad_hoc: 0,
                 instances: Vec::new(),
                 block: block.map(|block| (block.start, block.size, block.moment, block.order)),
+                home_made: false,
             });
         let instance = Instance {
             first: earlier.side.moment,
@@ -266,6 +295,14 @@ impl Checker for Historian {
             if mask == 0 {
                 continue;
             }
+            if access.read {
+                let locks = thread.held.names().to_vec();
+                let locks = locks.into_iter().map(|(lock, _)| lock);
+                self.read_under
+                    .entry(piece.granule)
+                    .or_default()
+                    .extend(locks);
+            }
             let side = side.get_or_insert_with(|| Side {
                 pc: access.pc,
                 kind,
@@ -349,5 +386,9 @@ impl Checker for Historian {
 
     fn lock(&mut self, event: LockEvent<'_>) {
         self.locks.note(event);
+    }
+
+    fn home_made_lock(&mut self, word: u64) {
+        self.home_made.insert(word);
     }
 }

@@ -6,6 +6,7 @@
 //! libraries met here they call the pthread functions by the addresses followed
 //! anyway (in musl, `mtx_lock` does not).
 
+use crate::fences::Edges;
 use crate::golang::GoCall;
 use symbols::OrderArguments;
 
@@ -84,6 +85,8 @@ pub enum Known {
     /// An atomic operation out of line that gets its memory order in a
     /// register.
     AtomicOperation(OrderArguments),
+    /// A stand-alone fence is before this instruction, or is it.
+    Fence(Edges),
     /// A lock without an address of its own; the number tells them apart.
     NamelessLock(u8),
     NamelessUnlock(u8),

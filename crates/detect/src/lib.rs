@@ -18,6 +18,7 @@ pub mod steer;
 mod added_lock;
 mod code;
 mod engine;
+mod fences;
 mod find;
 mod findings;
 mod fork;

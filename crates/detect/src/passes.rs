@@ -197,6 +197,18 @@ fn second_pass(
             side.decides = engine.code.feeds_branch(side.pc);
         }
     }
+    let checker = &engine.checker;
+    let home_made: Vec<_> = checker
+        .pairs
+        .iter()
+        .filter(|(_, pair)| checker.is_home_made(pair))
+        .map(|(key, _)| *key)
+        .collect();
+    for key in home_made {
+        if let Some(pair) = engine.checker.pairs.get_mut(&key) {
+            pair.home_made = true;
+        }
+    }
     let threads = engine
         .threads()
         .map(|thread| ThreadFacts {

@@ -6,9 +6,11 @@
 //! order. This is the weakest form of rule 4: it is asked last, it only makes
 //! the half of a line atomic that the operation is about (`x =
 //! atomic_load(&y)` loads y atomically and stores x plainly), and without the
-//! file nothing follows from it. Several operations on one line are told apart
-//! by their kind and their variable; where that is not enough, what any of them
-//! orders counts as ordered.
+//! file nothing follows from it. What else stands on the line is none of the
+//! operation's: the column that the line table has for the instruction must be in
+//! the text of the call. Rust has no such functions, its text is not asked.
+//! Several operations on one line are told apart by their kind and their variable
+//! as well; where that is not enough, what any of them orders counts as ordered.
 //!
 //! Optimisers lose lines: an atomic load that two branches share carries the
 //! line of an `if` before them. For a word that other instructions use
@@ -16,8 +18,11 @@
 //! function around it is searched for an operation of the right kind.
 
 use crate::code::Atomic;
+use crate::fences::{Edges, Fences};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use symbols::{Module, Position};
 
 /// Larger files are generated: nobody wrote atomics there by hand.
 const LARGEST: u64 = 8 << 20;
@@ -25,10 +30,9 @@ const LARGEST: u64 = 8 << 20;
 #[derive(Debug)]
 struct Text {
     lines: Vec<String>,
-    /// Stand-alone fences: a relaxed access can be half of an edge.
-    fences: bool,
     /// Atomic types are mentioned: `load` may be one of their functions.
     atomics: bool,
+    fences: Fences,
 }
 
 #[derive(Debug, Default)]
@@ -85,12 +89,10 @@ impl Operation {
 fn open(path: &Path) -> Option<Text> {
     let bytes = folder::read_regular(path, LARGEST).ok()?;
     let text = String::from_utf8_lossy(&bytes);
-    let fences = ["thread_fence", "__sync_synchronize", "omp flush", "mfence"]
-        .iter()
-        .any(|fence| text.contains(fence));
+    let is_rust = path.extension().is_some_and(|extension| extension == "rs");
     Some(Text {
+        fences: Fences::of(&text, is_rust),
         lines: text.lines().map(str::to_string).collect(),
-        fences,
         atomics: ["std::atomic", "<atomic>", "sync::atomic"]
             .iter()
             .any(|sign| text.contains(sign)),
@@ -228,6 +230,8 @@ fn inside(text: &str) -> &str {
 }
 
 struct CallText<'a> {
+    /// With the object and the arguments.
+    span: Range<usize>,
     name: &'a str,
     /// Of a member function, the object that it is called of.
     object: Option<&'a str>,
@@ -244,13 +248,16 @@ fn calls(line: &str) -> impl Iterator<Item = CallText<'_>> {
             .map_or(0, |found| found + 1);
         let whole = &before[start..];
         let arguments = inside(&line[at + 1..]);
+        let end = at + 1 + arguments.len();
         if whole.starts_with("atomic.") {
             return CallText {
+                span: start..end,
                 name: whole,
                 object: None,
                 arguments,
             };
         }
+        let mut begin = start;
         let (object, name) = match whole.rsplit_once('.') {
             Some((object, name)) => (Some(object), name),
             None if before[..start].ends_with("->") => {
@@ -258,11 +265,13 @@ fn calls(line: &str) -> impl Iterator<Item = CallText<'_>> {
                 let start = object
                     .rfind(|letter: char| !letter.is_alphanumeric() && letter != '_')
                     .map_or(0, |found| found + 1);
+                begin = start;
                 (Some(&object[start..]), whole)
             }
             None => (None, whole),
         };
         CallText {
+            span: begin..end,
             name,
             object,
             arguments,
@@ -323,15 +332,26 @@ impl Text {
         (!text.is_empty()).then_some(text)
     }
 
-    /// What the operations on a line say that fit best; none if none fits.
-    fn on_line(&self, text: &str, shape: Shape, variable: Option<&str>) -> Option<Atomic> {
+    /// What the operations on a line say that fit best; none if none fits. If
+    /// a column is given (from 1), only the calls that it is in.
+    fn on_line(
+        &self,
+        text: &str,
+        column: Option<usize>,
+        shape: Shape,
+        variable: Option<&str>,
+    ) -> Option<Atomic> {
         let mut best: Option<(u8, Atomic)> = None;
         for CallText {
+            span,
             name,
             object,
             arguments,
         } in calls(text)
         {
+            if column.is_some_and(|column| !span.contains(&(column - 1))) {
+                continue;
+            }
             let explicit = ["__atomic_", "__c11_atomic_"]
                 .iter()
                 .any(|beginning| name.starts_with(beginning))
@@ -351,12 +371,11 @@ impl Text {
             };
             let numbered = explicit && !name.contains("compare");
             let edges = match order(arguments, found, numbered) {
-                Some((false, false)) if self.fences => None,
                 Some(edges) => Some(edges),
                 None if explicit => None,
                 None => Some((true, true)),
             };
-            let atomic = meaning(edges);
+            let atomic = meaning(edges, found);
             best = Some(match best {
                 Some((known, merged)) if known == fit => (
                     fit,
@@ -364,6 +383,7 @@ impl Text {
                         acquires: merged.acquires || atomic.acquires,
                         releases: merged.releases || atomic.releases,
                         order_unknown: merged.order_unknown || atomic.order_unknown,
+                        stores: merged.stores && atomic.stores,
                         typed: false,
                     },
                 ),
@@ -374,9 +394,15 @@ impl Text {
         best.map(|(_, atomic)| atomic)
     }
 
-    fn atomic(&self, line: usize, shape: Shape, variable: Option<&str>) -> Option<Atomic> {
+    fn atomic(
+        &self,
+        line: usize,
+        column: Option<usize>,
+        shape: Shape,
+        variable: Option<&str>,
+    ) -> Option<Atomic> {
         let statement = self.statement(line)?;
-        if let Some(atomic) = self.on_line(&statement, shape, variable) {
+        if let Some(atomic) = self.on_line(&statement, column, shape, variable) {
             return Some(atomic);
         }
         let pragma = (1..=3)
@@ -392,12 +418,8 @@ impl Text {
             Operation::Change
         };
         operation.fits(shape)?;
-        // A flush makes an edge out of relaxed operations.
-        Some(meaning(match order(clauses, operation, false) {
-            Some((false, false)) | None if self.fences => None,
-            Some(edges) => Some(edges),
-            None => Some((false, false)),
-        }))
+        let edges = order(clauses, operation, false).unwrap_or((false, false));
+        Some(meaning(Some(edges), operation))
     }
 
     /// The line cannot be where the access is: somewhere in the function around
@@ -414,17 +436,18 @@ impl Text {
         above
             .take_while(|line| !outside(line))
             .chain(below.take_while(|line| !outside(line)))
-            .any(|line| self.on_line(line, shape, variable).is_some())
-            .then(|| meaning(None))
+            .any(|line| self.on_line(line, None, shape, variable).is_some())
+            .then(|| meaning(None, Operation::Load))
     }
 }
 
-fn meaning(edges: Option<(bool, bool)>) -> Atomic {
+fn meaning(edges: Option<(bool, bool)>, operation: Operation) -> Atomic {
     let (acquires, releases) = edges.unwrap_or((true, true));
     Atomic {
         acquires,
         releases,
         order_unknown: edges.is_none(),
+        stores: operation == Operation::Store,
         typed: false,
     }
 }
@@ -436,18 +459,44 @@ impl Sources {
     pub fn atomic(
         &mut self,
         file: &Path,
-        line: u32,
+        place: Position,
         shape: Shape,
         variable: Option<&str>,
         word: bool,
     ) -> Option<Atomic> {
+        if file.extension().is_some_and(|extension| extension == "rs") {
+            return None;
+        }
+        let text = self.text(file)?;
+        let line = place.line as usize;
+        let column = (place.column > 0).then_some(place.column as usize);
+        text.atomic(line, column, shape, variable)
+            .or_else(|| text.atomic_around(line, shape, variable).filter(|_| word))
+    }
+
+    fn text(&mut self, file: &Path) -> Option<&Text> {
         if !self.files.contains_key(file) {
             self.files.insert(file.to_path_buf(), open(file));
         }
-        let text = self.files.get(file)?.as_ref()?;
-        let line = line as usize;
-        text.atomic(line, shape, variable)
-            .or_else(|| text.atomic_around(line, shape, variable).filter(|_| word))
+        self.files.get(file)?.as_ref()
+    }
+
+    /// Where the stand-alone fences of a module are, in link-time addresses.
+    pub fn fences_of(&mut self, module: &Module) -> Vec<(u64, Edges)> {
+        let rows = module.rows_of_files(&mut |file| {
+            let text = self.text(Path::new(file));
+            text.is_some_and(|text| !text.fences.is_empty())
+        });
+        let mut found = Vec::new();
+        for (number, file) in rows.files.iter().enumerate() {
+            let Some(text) = self.text(Path::new(file)) else {
+                continue;
+            };
+            for function in &rows.functions {
+                found.extend(text.fences.places(function, number));
+            }
+        }
+        found
     }
 }
 
@@ -458,7 +507,7 @@ mod tests {
     fn text(source: &str) -> Text {
         Text {
             lines: source.lines().map(str::to_string).collect(),
-            fences: source.contains("flush"),
+            fences: Fences::default(),
             atomics: source.contains("std::atomic"),
         }
     }
@@ -471,13 +520,13 @@ mod tests {
         variable: &str,
     ) -> Option<(bool, bool)> {
         text(source)
-            .atomic(line, Shape::new(read, write, false), Some(variable))
+            .atomic(line, None, Shape::new(read, write, false), Some(variable))
             .map(|atomic| (atomic.acquires, atomic.releases))
     }
 
     fn ask_locked(source: &str, line: usize, variable: &str) -> Option<(bool, bool)> {
         text(source)
-            .atomic(line, Shape::Locked, Some(variable))
+            .atomic(line, None, Shape::Locked, Some(variable))
             .map(|atomic| (atomic.acquires, atomic.releases))
     }
 
@@ -493,6 +542,18 @@ mod tests {
                     while (__atomic_load_n(&l, __ATOMIC_RELAXED));";
         assert_eq!(ask_locked(line, 1, "l"), Some((true, true)));
         assert_eq!(ask(line, 1, true, false, "l"), Some((false, false)));
+    }
+
+    #[test]
+    fn what_stands_beside_a_call_is_none_of_it() {
+        let line = "*n += 1; atomic_fetch_add(&ok, 1); *n = atomic_load(p);";
+        let at = |part: &str| line.find(part).map(|at| at + 1);
+        let ask = |column, shape| text(line).on_line(line, column, shape, None).is_some();
+        assert!(!ask(at("n += 1"), Shape::Load));
+        assert!(!ask(at("+= 1"), Shape::Store));
+        assert!(ask(at("atomic_fetch"), Shape::Locked));
+        assert!(ask(at("atomic_load"), Shape::Load));
+        assert!(!ask(at("= atomic_load"), Shape::Store));
     }
 
     #[test]
@@ -558,7 +619,5 @@ mod tests {
         assert_eq!(ask(source, 3, false, true, "y"), None);
         let source = "#pragma omp atomic read\n  t = y;";
         assert_eq!(ask(source, 2, true, false, "y"), Some((false, false)));
-        let source = "#pragma omp atomic read\n  t = y;\n#pragma omp flush";
-        assert_eq!(ask(source, 2, true, false, "y"), Some((true, true)));
     }
 }

@@ -15,6 +15,8 @@ use std::ops::Range;
 #[derive(Debug, Clone, Default)]
 pub struct Object {
     pub clock: VectorClock,
+    /// Bytes of the word that the clock was published by, one bit each.
+    published: u8,
     /// Published by readers of a shared lock.
     pub readers: VectorClock,
     /// Threads that have executed locked instructions here. (The last one
@@ -26,6 +28,31 @@ pub struct Object {
     pub barrier: Option<Barrier>,
     /// Threads blocked on a condition, as far as nobody has woken them.
     pub waiting: VecDeque<u32>,
+}
+
+/// What a write to a word does with what was published there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Publish {
+    /// A store: whoever reads it reads nothing older.
+    Replaces,
+    /// A change by one atomic operation goes on with the release sequence.
+    Continues,
+}
+
+impl Object {
+    /// A write to some `bytes` of the word publishes a clock.
+    pub fn publish(&mut self, bytes: u8, clock: &VectorClock, how: Publish) {
+        if how == Publish::Replaces {
+            self.published &= !bytes;
+            if self.published == 0 {
+                self.clock.clear();
+            }
+        }
+        if !clock.is_empty() {
+            self.clock.join(clock);
+            self.published |= bytes;
+        }
+    }
 }
 
 /// A barrier and its present cycle.
@@ -154,6 +181,21 @@ mod tests {
         assert_eq!(left.get(1), 4);
         let left = barrier.leave(first);
         assert_eq!((left.get(0), left.get(1)), (3, 4));
+    }
+
+    #[test]
+    fn a_store_ends_what_its_bytes_have_published() {
+        let mut word = Object::default();
+        word.publish(0b0001, &clock(0, 3), Publish::Replaces);
+        word.publish(0b0001, &clock(1, 4), Publish::Continues);
+        assert_eq!((word.clock.get(0), word.clock.get(1)), (3, 4));
+        // A neighbour in the same word is another object.
+        word.publish(0b0010, &VectorClock::default(), Publish::Replaces);
+        assert_eq!(word.clock.get(0), 3);
+        word.publish(0b0011, &VectorClock::default(), Publish::Replaces);
+        assert!(word.clock.is_empty());
+        word.publish(0b1111, &clock(2, 1), Publish::Replaces);
+        assert_eq!((word.clock.get(0), word.clock.get(2)), (0, 1));
     }
 
     #[test]

@@ -157,6 +157,14 @@ impl Race {
 }
 
 impl Race {
+    /// The race is on the word of a lock that the program has made itself, and
+    /// what the lock guards is in order: in a group of its own, below all else.
+    pub fn is_home_made_lock(&self) -> bool {
+        self.labels
+            .iter()
+            .any(|label| label == labels::HOME_MADE_LOCK)
+    }
+
     /// The race fits a pattern that is harmless more often than not (paper
     /// 002, section 3.3): shown after the others, never hidden.
     pub fn is_set_aside(&self) -> bool {
@@ -328,6 +336,7 @@ impl Report {
     pub fn sort_and_number(&mut self) {
         self.races.sort_by_key(|race| {
             (
+                race.is_home_made_lock(),
                 race.verdict.rank(),
                 race.is_set_aside(),
                 u64::MAX - race.instances,

@@ -100,6 +100,7 @@ impl fmt::Display for States {
 pub mod labels {
     pub const MIXED_ATOMIC: &str = "mixed-atomic";
     pub const ORDER_UNKNOWN: &str = "order-unknown";
+    pub const HOME_MADE_LOCK: &str = "home-made-lock";
     pub const AD_HOC_SYNC: &str = "ad-hoc-sync";
     pub const STATISTICS_COUNTER: &str = "statistics-counter";
     pub const REFERENCE_COUNT: &str = "reference-count";

@@ -32,6 +32,8 @@ pub struct AtomicUse {
     /// Memory order; of the success case of a compare-and-exchange. None when
     /// debug info does not say.
     pub order: Option<Ordering>,
+    /// Of a compare-and-exchange, the order if it fails, where debug info says.
+    pub failure: Option<Ordering>,
     pub operation: AtomicOperation,
     /// The function as the program called it.
     pub function: String,
@@ -48,6 +50,7 @@ enum Language {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OrderArguments {
     language: Language,
+    operation: AtomicOperation,
     order: u8,
     /// Of a compare-and-exchange that says by its result (true or false)
     /// whether it succeeded: the order if it did not.
@@ -65,6 +68,11 @@ impl OrderArguments {
                 Language::Rust => value & 0xff,
             },
         )
+    }
+
+    /// It is a fence by itself.
+    pub fn is_fence(self) -> bool {
+        self.operation == AtomicOperation::Fence
     }
 
     /// The order, with the registers as the function is entered.
@@ -96,7 +104,7 @@ const ORDER_PARAMETERS: [&str; 9] = [
 ];
 
 /// And those of the order of a compare-and-exchange that fails.
-const FAILURE_PARAMETERS: [&str; 2] = ["__m2", "__f"];
+const FAILURE_PARAMETERS: [&str; 3] = ["__m2", "__f", "failure"];
 
 /// What a function is by its demangled name.
 fn recognise(name: &str) -> Option<(Language, AtomicOperation, bool)> {
@@ -137,7 +145,9 @@ fn operation_of(name: &str) -> Option<AtomicOperation> {
         .trim_start_matches("atomic_")
         .trim_end_matches("_explicit");
     let has = |starts: &[&str]| starts.iter().any(|start| name.starts_with(start));
-    if has(&["thread_fence", "signal_fence", "fence", "compiler_fence"]) {
+    // A fence for the compiler alone (`signal_fence`, `compiler_fence`) is none
+    // between threads.
+    if has(&["thread_fence"]) || name == "fence" {
         Some(AtomicOperation::Fence)
     } else if has(&["load", "test_explicit"]) || name == "test" {
         Some(AtomicOperation::Load)
@@ -281,6 +291,7 @@ impl Module {
         let name = self.function_at(pc)?.name;
         Some(AtomicUse {
             order: None,
+            failure: None,
             operation: library_operation(&name)?,
             function: name,
         })
@@ -306,13 +317,17 @@ impl DebugInfo {
             let Some((language, operation, is_operator)) = recognise(&name) else {
                 break;
             };
-            let order = self
-                .order_parameter(entry, language, pc, frame, registers, read)
-                .or(is_operator.then_some(Ordering::SeqCst));
+            let mut order_of = |names: &[&str]| {
+                self.order_parameter(entry, names, language, pc, frame, registers, read)
+            };
+            let failure = order_of(&FAILURE_PARAMETERS);
+            let order = order_of(&ORDER_PARAMETERS).or(is_operator.then_some(Ordering::SeqCst));
             // The outer call says what the program meant; its order may be
             // lost where the inner one still has it.
+            let inner = found.as_ref();
             found = Some(AtomicUse {
-                order: order.or(found.and_then(|inner| inner.order)),
+                order: order.or(inner.and_then(|inner| inner.order)),
+                failure: failure.or(inner.and_then(|inner| inner.failure)),
                 operation,
                 function: name,
             });
@@ -326,7 +341,7 @@ impl DebugInfo {
             offset: *offsets.last()?,
             ..innermost
         };
-        let (language, ..) = recognise(&self.full_name(function)?)?;
+        let (language, operation, _) = recognise(&self.full_name(function)?)?;
         // A large result is written where a hidden first argument says.
         if let Some(result) = self.type_of(function)
             && self.size_of(result).is_none_or(|size| size > 16)
@@ -351,6 +366,7 @@ impl DebugInfo {
         }
         Some(OrderArguments {
             language,
+            operation,
             order: order?,
             failure: failure.filter(|_| language == Language::Cpp),
         })
@@ -390,9 +406,11 @@ impl DebugInfo {
         None
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn order_parameter(
         &self,
         function: Entry<'_>,
+        names: &[&str],
         language: Language,
         pc: u64,
         frame: Option<&FrameBase<'_>>,
@@ -411,7 +429,7 @@ impl DebugInfo {
             let Some(name) = self.name_of(child) else {
                 continue;
             };
-            if !ORDER_PARAMETERS.contains(&name.as_str()) {
+            if !names.contains(&name.as_str()) {
                 continue;
             }
             // Without a frame, memory and registers mean nothing.

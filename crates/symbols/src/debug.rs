@@ -40,7 +40,7 @@ pub(crate) struct SourceFrame {
 }
 
 pub(crate) struct DebugInfo {
-    context: Context<Slice>,
+    pub(crate) context: Context<Slice>,
     pub(crate) dwarf: Arc<Dwarf<Slice>>,
     pub(crate) units: Units,
     supplementary_units: Units,

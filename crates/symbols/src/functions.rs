@@ -27,6 +27,7 @@ pub(crate) struct FunctionAt<'a> {
     /// Where this inlined function is called; none for one out of line.
     pub(crate) call_file: Option<u64>,
     pub(crate) call_line: Option<u32>,
+    pub(crate) call_column: Option<u32>,
 }
 
 /// The functions at an instruction, innermost first.
@@ -68,6 +69,7 @@ struct Inlined {
     ranges: Vec<Range>,
     call_file: Option<u64>,
     call_line: Option<u32>,
+    call_column: Option<u32>,
 }
 
 impl DebugInfo {
@@ -89,7 +91,7 @@ impl DebugInfo {
             .find_map(|unit| self.functions_of_unit_at(unit, address))
     }
 
-    fn functions_of_unit_at(&self, index: usize, address: u64) -> Option<Chain<'_>> {
+    pub(crate) fn functions_of_unit_at(&self, index: usize, address: u64) -> Option<Chain<'_>> {
         let skeleton = self.units.unit(&self.dwarf, index)?;
         let known = self.unit_functions.get(index)?;
         let split = known
@@ -114,23 +116,24 @@ impl DebugInfo {
                 .entry(function.0)
                 .or_insert_with(|| Arc::new(list_inlined(unit, *function))),
         );
-        let at = |offset, call_file, call_line| FunctionAt {
+        let at = |offset, call: Option<&Inlined>| FunctionAt {
             entry: Entry {
                 unit,
                 offset,
                 supplementary: false,
             },
-            call_file,
-            call_line,
+            call_file: call.and_then(|call| call.call_file),
+            call_line: call.and_then(|call| call.call_line),
+            call_column: call.and_then(|call| call.call_column),
         };
-        let mut chain = vec![at(*function, None, None)];
+        let mut chain = vec![at(*function, None)];
         for call in inlined.iter() {
             let found = chain.len() - 1;
             if call.level < found || found == LONGEST_INLINING {
                 break;
             }
             if call.level == found && contains(&call.ranges, address) {
-                chain.push(at(call.offset, call.call_file, call.call_line));
+                chain.push(at(call.offset, Some(call)));
             }
         }
         chain.reverse();
@@ -318,7 +321,12 @@ fn list_inlined(unit: UnitRef<'_, Slice>, function: UnitOffset) -> Vec<Inlined> 
             }
             first = false;
             let mut code = CodeAttributes::default();
-            let (mut call_file, mut call_line) = (None, None);
+            let (mut call_file, mut call_line, mut call_column) = (None, None, None);
+            let number = |attribute: &gimli::Attribute<Slice>| {
+                attribute
+                    .udata_value()
+                    .and_then(|number| number.try_into().ok())
+            };
             for specification in abbreviation.attributes() {
                 let attribute = entries.read_attribute(*specification)?;
                 match attribute.name() {
@@ -328,10 +336,8 @@ fn list_inlined(unit: UnitRef<'_, Slice>, function: UnitOffset) -> Vec<Inlined> 
                             value => value.udata_value(),
                         }
                     }
-                    gimli::DW_AT_call_line => {
-                        let line = attribute.udata_value();
-                        call_line = line.and_then(|line| line.try_into().ok());
-                    }
+                    gimli::DW_AT_call_line => call_line = number(&attribute),
+                    gimli::DW_AT_call_column => call_column = number(&attribute),
                     _ => code.read(unit, &attribute),
                 }
             }
@@ -341,6 +347,7 @@ fn list_inlined(unit: UnitRef<'_, Slice>, function: UnitOffset) -> Vec<Inlined> 
                 ranges: code.ranges(unit),
                 call_file,
                 call_line,
+                call_column,
             });
             around.push(depth);
         }

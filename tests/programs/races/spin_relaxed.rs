@@ -1,5 +1,4 @@
 // MISSED at stripped: a check of a flag looks like an acquire load there.
-// MISSED at O0: the order is an argument of a call there, not a constant.
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

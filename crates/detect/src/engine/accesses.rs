@@ -1,11 +1,16 @@
 //! What an access means: plain, atomic by its instruction or by its source,
 //! synchronisation by hand, and the edges that follow.
 
+use super::calls::cut;
 use super::{Access, Checker, Engine, HappensBefore, Meaning, SEQUENCERS, Thread};
 use crate::code::{Atomic, Origin, Reader};
 use crate::source::Shape;
-use crate::sync::Object;
+use crate::sync::{Object, Publish};
+use std::collections::BTreeMap;
 use vm::observe::AccessEvent;
+
+/// Of the processors that there are.
+const LONGEST_VECTOR: usize = 64;
 
 impl<C: Checker> Engine<C> {
     /// Everything the thread did so far happens before what follows an
@@ -64,35 +69,55 @@ impl<C: Checker> Engine<C> {
         } else if event.size <= 16 {
             released = self.plain(event, thread, &mut access);
         }
-        if !self.is_meant(&access, thread) {
-            self.checker.access(&access, thread, &self.heap);
+        for (address, size) in self.not_meant(&access, thread) {
+            let part = Access {
+                address,
+                size,
+                ..access
+            };
+            self.checker.access(&part, thread, &self.heap);
         }
         if released {
             thread.advance();
         }
     }
 
-    /// Rule 0: the program says that the access may race.
-    fn is_meant(&self, access: &Access, thread: &Thread) -> bool {
+    /// The parts of an access that the program does not say may race (rule 0),
+    /// as address and size.
+    fn not_meant(&self, access: &Access, thread: &Thread) -> Vec<(u64, u64)> {
         let [reads, writes] = thread.ignores;
+        if (reads > 0 && !access.write) || (writes > 0 && access.write) {
+            return Vec::new();
+        }
         let end = access.address + access.size;
-        let at = self.meant.range(..end).next_back();
-        (reads > 0 && !access.write)
-            || (writes > 0 && access.write)
-            || at.is_some_and(|(start, size)| start + size > access.address)
+        let mut rest = BTreeMap::from([(access.address, access.size)]);
+        let before = self.meant.range(..end).rev();
+        for (start, size) in before.take_while(|(start, size)| *start + *size > access.address) {
+            cut(&mut rest, &(*start..start + size));
+        }
+        rest.into_iter().collect()
     }
 
     /// String functions of the C library read whole vectors, also past the end
-    /// of the block that the string is in: that is none of the program's doing.
+    /// of the string and of the block that it is in: that is none of the
+    /// program's doing.
     fn bytes_meant(&mut self, event: &AccessEvent, origin: Origin) -> u64 {
-        let size = u64::from(event.size);
+        let mut size = u64::from(event.size);
         if origin != Origin::CLibrary || event.write || size < 16 {
             return size;
         }
-        match self.heap.find(event.address) {
-            Some(block) => size.min(block.start + block.size - event.address),
-            None => size,
+        if let Some(block) = self.heap.find(event.address) {
+            size = size.min(block.start + block.size - event.address);
         }
+        let mut bytes = [0; LONGEST_VECTOR];
+        let Some(bytes) = bytes.get_mut(..size as usize) else {
+            return size;
+        };
+        if self.code.reads_string(event.pc) && vm::memory::read(event.address, bytes).is_ok() {
+            let end = bytes.iter().position(|byte| *byte == 0);
+            return end.map_or(size, |end| end as u64 + 1);
+        }
+        size
     }
 
     /// Memory that the C library uses for itself.
@@ -137,11 +162,13 @@ impl<C: Checker> Engine<C> {
         access.meaning = Meaning::Atomic {
             order_unknown: false,
         };
-        if let Some(atomic) = self.atomic_by_source(event, thread)
-            && !atomic.releases
-            && !(atomic.acquires && self.code.uses_fences(event.pc))
-        {
-            (acquires, releases) = (atomic.acquires, false);
+        let mut how = Publish::Continues;
+        if let Some(atomic) = self.atomic_by_source(event, thread) {
+            acquires = atomic.acquires;
+            releases &= atomic.releases;
+            if atomic.stores {
+                how = Publish::Replaces;
+            }
         }
         let reader = match self.code.origin(event.pc) {
             Origin::GoSync => self.code.reader(event.pc),
@@ -149,10 +176,7 @@ impl<C: Checker> Engine<C> {
         };
         // What it learns depends on whether it succeeds, which its result says.
         let exchanging = thread.is_exchanging();
-        if exchanging {
-            acquires = false;
-        }
-        for word in words_of(event.address, event.size) {
+        for (word, bytes) in words_with_bytes(event.address, event.size) {
             let object = self.words.entry(word);
             if !object.locked_by.contains(&thread.number) {
                 object.locked_by.push(thread.number);
@@ -164,15 +188,19 @@ impl<C: Checker> Engine<C> {
                 }
                 continue;
             }
-            if acquires {
-                thread.acquire(&object.clock);
-                thread.acquire(&object.readers);
-            }
             if exchanging {
                 thread.learnt.join(&object.clock);
+            } else if how == Publish::Continues {
+                thread.read(&object.clock, acquires);
+                thread.read(&object.readers, acquires);
             }
-            if releases {
-                object.clock.join(&thread.clock);
+            if event.write {
+                let clock = if releases {
+                    &thread.clock
+                } else {
+                    &thread.fenced
+                };
+                object.publish(bytes, clock, how);
             }
         }
     }
@@ -215,7 +243,10 @@ impl<C: Checker> Engine<C> {
                 (true, false, false)
             }
             // A spin unlock.
-            None if locked_by_me && event.write && !event.read => (false, true, false),
+            None if locked_by_me && event.write && !event.read => {
+                self.checker.home_made_lock(word);
+                (false, true, false)
+            }
             // A spin, or a check.
             None if locked && event.read && !event.write && self.code.feeds_branch(event.pc) => {
                 (true, false, false)
@@ -239,15 +270,20 @@ impl<C: Checker> Engine<C> {
             None => return self.ad_hoc(event, thread),
         };
         access.meaning = Meaning::Atomic { order_unknown };
-        for word in words_of(event.address, event.size) {
+        for (word, bytes) in words_with_bytes(event.address, event.size) {
             if event.read
-                && acquires
                 && let Some(object) = self.words.get(word)
             {
-                thread.acquire(&object.clock);
+                thread.read(&object.clock, acquires);
             }
-            if event.write && releases {
-                self.words.entry(word).clock = thread.clock.clone();
+            if event.write {
+                let clock = if releases {
+                    &thread.clock
+                } else {
+                    &thread.fenced
+                };
+                let object = self.words.entry(word);
+                object.publish(bytes, clock, Publish::Replaces);
             }
         }
         event.write && releases
@@ -337,6 +373,15 @@ impl<C: Checker> Engine<C> {
 pub(super) fn words_of(address: u64, size: u32) -> impl Iterator<Item = u64> {
     let first = address & !3;
     (first..address.saturating_add(u64::from(size))).step_by(4)
+}
+
+/// The same with the bytes of each word that it touches, one bit each.
+fn words_with_bytes(address: u64, size: u32) -> impl Iterator<Item = (u64, u8)> {
+    let end = address.saturating_add(u64::from(size));
+    words_of(address, size).map(move |word| {
+        let bytes = (0..4).filter(|byte| (address..end).contains(&(word + byte)));
+        (word, bytes.fold(0, |mask, byte| mask | 1 << byte))
+    })
 }
 
 #[cfg(test)]

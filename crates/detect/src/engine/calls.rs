@@ -4,6 +4,7 @@
 use super::kernel::ORDERED;
 use super::{Access, Checker, Engine, Held, LockEvent, LockKind, Meaning, Thread, numbered};
 use crate::code::Origin;
+use crate::fences::Edges;
 use crate::heap::Block;
 use crate::known::{Ignored, Known, request};
 use crate::sync::Barrier;
@@ -11,7 +12,6 @@ use crate::tasks;
 use race::Moment;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use symbols::OrderArguments;
 use vm::context::{Registers, reg};
 use vm::memory;
@@ -439,15 +439,18 @@ impl<C: Checker> Engine<C> {
             thread.orders.remove(&call.function);
             return false;
         };
+        if arguments.is_fence() {
+            thread.fence(order.into());
+            return false;
+        }
         thread.orders.insert(call.function, order);
         let Some(failure) = arguments.failure_order(&integers) else {
             return false;
         };
-        // What is learnt on success and on failure, for the return. An order
-        // that only releases may be completed by a fence that leaves nothing.
-        let learns = |order| order != Ordering::Relaxed;
+        // What is learnt on success and on failure, for the return.
+        let learns = |order| Edges::from(order).acquires;
         call.cycle = u64::from(learns(order)) << 1 | u64::from(learns(failure));
-        learns(order) != learns(failure) && !self.code.uses_fences(call.function)
+        learns(order) != learns(failure)
     }
 
     pub(super) fn open_group(&mut self, thread: &mut Thread) {
@@ -566,11 +569,8 @@ impl<C: Checker> Engine<C> {
             Known::TaskGroupEnd => self.close_group(thread),
             Known::AtomicOperation(_) => {
                 let succeeded = result & 1;
-                if call.cycle >> succeeded & 1 != 0 {
-                    let learnt = std::mem::take(&mut thread.learnt);
-                    thread.acquire(&learnt);
-                }
-                thread.learnt.clear();
+                let learnt = std::mem::take(&mut thread.learnt);
+                thread.read(&learnt, call.cycle >> succeeded & 1 != 0);
             }
             Known::Malloc => self.allocate(call, result, first, thread),
             Known::Calloc => {

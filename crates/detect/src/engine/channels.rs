@@ -7,8 +7,9 @@
 //! sockets (who is connected to whom may be decided outside): sometimes too much
 //! order, never too little; and one for signals. The number of a socket is a
 //! channel as well: it is given out again only after it was closed, and servers
-//! keep what belongs to a connection in tables by that number. Files carry no
-//! order.
+//! keep what belongs to a connection in tables by that number. A file is a
+//! channel by its name: writing, making, renaming or closing it sends, opening
+//! and reading it receive. Devices and `/proc` are none.
 
 use super::{Checker, Engine, Thread};
 use crate::clock::VectorClock;
@@ -35,6 +36,8 @@ enum Channel {
     /// Made by the program: pipes, socket pairs, event counters.
     Made(u64),
     Sockets,
+    /// A file of this name.
+    File(u64),
     /// A socket's number.
     Number(u64),
     Semaphores(u64),
@@ -50,6 +53,9 @@ pub(super) struct Channels {
     by_descriptor: FxHashMap<u64, Channel>,
     clocks: FxHashMap<Channel, VectorClock>,
     made: u64,
+    /// Numbers of files: the folder they were named in (none for the current
+    /// one) and the name.
+    files: FxHashMap<(Option<u64>, Vec<u8>), u64>,
     /// What the user data of an epoll instance stands for: instance, data,
     /// descriptor.
     watched: BTreeSet<(u64, u64, u64)>,
@@ -117,6 +123,44 @@ impl Channels {
         for descriptor in pair {
             self.by_descriptor.insert(descriptor.into(), channel);
         }
+    }
+
+    /// The file of this name; none if what is there is no file.
+    fn file(&mut self, folder: Option<u64>, name: u64) -> Option<Channel> {
+        let name = memory::read_c_string(name, LONGEST_NAME).ok()?;
+        let elsewhere: [&[u8]; 3] = [b"/dev/", b"/proc/", b"/sys/"];
+        if elsewhere.iter().any(|start| name.starts_with(start)) {
+            return None;
+        }
+        let folder = folder.filter(|_| !name.starts_with(b"/"));
+        let next = self.files.len() as u64;
+        let number = *self.files.entry((folder, name)).or_insert(next);
+        Some(Channel::File(number))
+    }
+
+    /// A file was opened: what it has was written before, and that it is there
+    /// may say something by itself.
+    fn open(&mut self, file: Option<Channel>, made: bool, number: u64, thread: &mut Thread) {
+        let Some(file) = file else {
+            self.by_descriptor.remove(&number);
+            return;
+        };
+        self.receive(file, thread);
+        if made {
+            self.send(file, thread);
+        }
+        self.by_descriptor.insert(number, file);
+    }
+
+    fn rename(&mut self, from: Option<Channel>, to: Option<Channel>, thread: &mut Thread) {
+        let (Some(from), Some(to)) = (from, to) else {
+            return;
+        };
+        // Who has written it under its first name is known as well.
+        if let Some(clock) = self.clocks.get(&from).cloned() {
+            self.clocks.entry(to).or_default().join(&clock);
+        }
+        self.send(to, thread);
     }
 
     fn duplicate(&mut self, from: u64, to: u64) {
@@ -214,6 +258,14 @@ impl Channels {
     }
 }
 
+/// The folder that a name is relative to; none for the current one.
+fn folder(descriptor: u64) -> Option<u64> {
+    (descriptor as i32 != libc::AT_FDCWD).then_some(descriptor)
+}
+
+/// PATH_MAX.
+const LONGEST_NAME: usize = 4096;
+
 /// No list of a poll, select or semop is longer.
 const MOST_POLLED: u64 = 1 << 20;
 
@@ -243,6 +295,27 @@ impl<C: Checker> Engine<C> {
             channels.send_to(first, thread);
         }
         match event.number as i64 {
+            libc::SYS_open => {
+                let file = channels.file(None, first);
+                channels.open(file, second as i32 & libc::O_CREAT != 0, result, thread);
+            }
+            libc::SYS_creat => {
+                let file = channels.file(None, first);
+                channels.open(file, true, result, thread);
+            }
+            libc::SYS_openat => {
+                let file = channels.file(folder(first), second);
+                channels.open(file, third as i32 & libc::O_CREAT != 0, result, thread);
+            }
+            libc::SYS_rename => {
+                let (from, to) = (channels.file(None, first), channels.file(None, second));
+                channels.rename(from, to, thread);
+            }
+            libc::SYS_renameat | libc::SYS_renameat2 => {
+                let from = channels.file(folder(first), second);
+                let to = channels.file(folder(third), fourth);
+                channels.rename(from, to, thread);
+            }
             libc::SYS_pipe | libc::SYS_pipe2 => channels.pair(first),
             libc::SYS_socketpair => channels.pair(fourth),
             libc::SYS_socket => channels.new_socket(result, thread),
@@ -283,6 +356,8 @@ impl<C: Checker> Engine<C> {
             libc::SYS_close => channels.close(first, thread),
             libc::SYS_read
             | libc::SYS_readv
+            | libc::SYS_pread64
+            | libc::SYS_preadv
             | libc::SYS_preadv2
             | libc::SYS_recvfrom
             | libc::SYS_recvmsg
@@ -329,6 +404,8 @@ fn sends(number: u64) -> bool {
         number as i64,
         libc::SYS_write
             | libc::SYS_writev
+            | libc::SYS_pwrite64
+            | libc::SYS_pwritev
             | libc::SYS_pwritev2
             | libc::SYS_sendto
             | libc::SYS_sendmsg

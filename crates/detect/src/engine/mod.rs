@@ -23,6 +23,7 @@ mod routines;
 use crate::added_lock::{AddedLock, Inside, Passing};
 use crate::clock::{Epoch, SLOTS, Slot, VectorClock};
 use crate::code::{Code, Origin};
+use crate::fences::Edges;
 use crate::golang::{Goroutines, Pending, Routine};
 use crate::heap::Heap;
 use crate::known::Known;
@@ -147,6 +148,10 @@ pub struct Thread {
     orders: FxHashMap<u64, Ordering>,
     /// What a compare-and-exchange under way has seen.
     learnt: VectorClock,
+    /// What relaxed operations have seen: an acquire fence makes it known.
+    seen: VectorClock,
+    /// What was done before the last release fence: relaxed stores publish it.
+    fenced: VectorClock,
 }
 
 impl Thread {
@@ -158,6 +163,25 @@ impl Thread {
 
     fn acquire(&mut self, clock: &VectorClock) {
         self.clock.join(clock);
+    }
+
+    /// A stand-alone fence.
+    fn fence(&mut self, edges: Edges) {
+        if edges.acquires {
+            self.clock.join(&self.seen);
+        }
+        if edges.releases {
+            self.fenced = self.clock.clone();
+            self.advance();
+        }
+    }
+
+    /// Reads what an atomic operation has published.
+    fn read(&mut self, clock: &VectorClock, acquires: bool) {
+        match acquires {
+            true => self.acquire(clock),
+            false => self.seen.join(clock),
+        }
     }
 
     /// The address is the thread's own, whatever task it runs. Goroutines have
@@ -253,6 +277,8 @@ pub trait Checker {
     /// The memory is new. Locks may be held there all the same.
     fn clear(&mut self, range: Range<u64>, is_held: &dyn Fn(u64) -> bool);
     fn lock(&mut self, _event: LockEvent<'_>) {}
+    /// The word is a lock that the program has made itself.
+    fn home_made_lock(&mut self, _word: u64) {}
 }
 
 pub struct Engine<C> {
@@ -457,6 +483,8 @@ impl<C: Checker> Engine<C> {
             ignores: [0; 2],
             orders: FxHashMap::default(),
             learnt: VectorClock::default(),
+            seen: VectorClock::default(),
+            fenced: VectorClock::default(),
         }));
     }
 }
@@ -607,7 +635,8 @@ impl<C: Checker + 'static> Observer for Engine<C> {
     }
 
     fn code_mapped(&mut self, range: Range<u64>, path: &Path, offset: u64) -> Vec<u64> {
-        let hooks = self.code.mapped(range, path, offset);
+        let exact = self.checker.is_exact();
+        let hooks = self.code.mapped(range, path, offset, exact);
         let has_tasks = |pc: &u64| {
             let known = self.code.known_at(*pc);
             known.is_some_and(|known| known.hands_out_tasks() || matches!(known, Known::Go(_)))
@@ -637,6 +666,8 @@ impl<C: Checker + 'static> Observer for Engine<C> {
         if thread.local.is_empty() {
             thread.local = tasks::main_thread_locals(registers.fs_base);
             thread.stack = Some(tasks::main_thread_stack(stack));
+            // It can be joined as well, once it has ended by `pthread_exit`.
+            self.by_pointer.insert(registers.fs_base, thread.number);
         }
         // Calls below the stack pointer were left some other way (a
         // cancellation, a longjmp).
@@ -675,6 +706,11 @@ impl<C: Checker + 'static> Observer for Engine<C> {
             Known::ClientRequest => {
                 call.arguments[0] = gpr[reg::RAX];
                 self.annotated(known, &[0; 4], &mut thread, &call);
+                false
+            }
+            Known::Fence(edges) => {
+                let order = self.code.fence_order(registers.rip).flatten();
+                thread.fence(order.map_or(edges, Edges::from));
                 false
             }
             Known::AtomicOperation(arguments) => {
