@@ -692,7 +692,8 @@ impl Work<'_> {
                 return Ok(Some((poised, true, Vec::new(), mixed)));
             }
             let mut pairs: Vec<Pair> = Vec::new();
-            for schedule in Schedule::list(settings.schedules.max(1), settings.seed) {
+            let count = occurrence.schedules.unwrap_or(settings.schedules).max(1);
+            for schedule in Schedule::list(count, settings.seed) {
                 let pair = pair::both(vm, &plan, schedule, limit);
                 let violates = matches!(pair.outcome, Outcome::Violation { .. });
                 pairs.push(pair);
@@ -782,7 +783,13 @@ impl Journal {
         let before = occurrence
             .before
             .map_or_else(String::new, |origin| format!(" {origin}"));
-        format!("{} {first} {second} {address:#x}{before}", self.key)
+        let schedules = occurrence
+            .schedules
+            .map_or_else(String::new, |count| format!(" under {count}"));
+        format!(
+            "{} {first} {second} {address:#x}{before}{schedules}",
+            self.key
+        )
     }
 
     fn find(&self, occurrence: &Occurrence) -> Option<&Looked> {

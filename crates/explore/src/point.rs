@@ -41,6 +41,9 @@ pub struct Occurrence {
     /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distance: Option<u64>,
+    /// Schedules to go on under, if not as many as the settings say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedules: Option<u32>,
 }
 
 impl Occurrence {
