@@ -13,7 +13,7 @@ use crate::pattern::Usage;
 use crate::scope::Pattern;
 use crate::wire::Catch;
 use crate::witness::{Side, Witness, number};
-use race::{Access, AccessKind, Evidence, Fingerprint, Race, labels};
+use race::{Access, AccessKind, Evidence, Fingerprint, Object, Race, labels};
 use std::collections::{BTreeMap, HashMap};
 
 /// Catches on one location before its values are taken to tell a counter.
@@ -42,9 +42,9 @@ struct Finding {
     changed: u64,
 }
 
-/// Where the two threads of a catch stood; the same pair again needs no
-/// names.
-type Pair = (u32, u64, Option<(u64, bool)>);
+/// Where the two threads of a catch stood and on what variable; the same pair
+/// again needs no names.
+type Pair = (u32, u64, Option<(u64, bool)>, Option<String>);
 
 /// What a catch turned out to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +115,11 @@ impl Findings {
 
     /// Takes in a catch.
     pub fn take(&mut self, catch: &Catch, witness: &Witness<'_>) -> Judged {
+        let object = witness.object(catch);
+        let variable = object.as_ref().map(|object| {
+            let Object { whole, part, .. } = object;
+            format!("{whole}{part}")
+        });
         let location = match witness.variable(catch.address) {
             Some(name) => name,
             None => format!("{:#x}", catch.address),
@@ -136,10 +141,12 @@ impl Findings {
                 catch.space,
                 catch.registers.rip,
                 opponent.map(|other| (other.registers.rip, other.in_kernel)),
+                variable.clone(),
             );
+            let asks_callers = || witness.asks_callers(catch, opponent);
             let known = match self.known.get(&pair) {
-                Some(known) => *known,
-                None => {
+                Some(known) if !asks_callers() => *known,
+                _ => {
                     let held = held.get_or_insert_with(|| witness.held(catch));
                     let other = match opponent {
                         None => None,
@@ -151,7 +158,8 @@ impl Findings {
                             }
                         },
                     };
-                    let known = self.name(catch, held, other, witness, &location);
+                    let known =
+                        self.name(held, other, (witness, catch), object.as_ref(), &location);
                     self.known.insert(pair, known);
                     known
                 }
@@ -202,10 +210,10 @@ impl Findings {
     /// yet.
     fn name(
         &mut self,
-        catch: &Catch,
         held: &Side,
         opponent: Option<Side>,
-        witness: &Witness<'_>,
+        (witness, catch): (&Witness<'_>, &Catch),
+        object: Option<&Object>,
         location: &str,
     ) -> Known {
         let own = (held.usage, held.access.kind);
@@ -245,12 +253,16 @@ impl Findings {
         let unknown = opponent.is_none();
         let second = opponent.map_or_else(Access::unseen, |side| side.access);
         let mut race = Race::new(0, 0, [held.access.clone(), second]);
+        if let Some(object) = object {
+            race.set_object(object.clone());
+        }
         let known = |finding| Known {
             finding: Some(finding),
             usages,
             sides,
         };
         if let Some(at) = self.by_fingerprint.get(&race.fingerprint) {
+            self.found[*at].race.join_objects(&race);
             return known(*at);
         }
         race.place = Some(witness.place(catch.address));

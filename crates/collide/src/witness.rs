@@ -8,10 +8,11 @@ use crate::sampling_set;
 use crate::scope::{copies_or_compares, synchronises};
 use crate::wire::{Catch, Opponent, RegisterFile};
 use iced_x86::Instruction;
-use race::{Access, AccessKind, Frame, Place};
+use race::{Access, AccessKind, Frame, Object, Place};
 use std::fs::File;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use symbols::{ModuleMap, Registers};
+use symbols::{ModuleMap, Registers, Roles, StackFrame};
 
 /// Frames of a stack that go into a report.
 const FRAMES: usize = 64;
@@ -49,11 +50,13 @@ impl Witness<'_> {
             AccessKind::Read
         };
         let mut access = Access::new(kind, catch.size, self.map.site(rip));
+        let frames = self.walk(&catch.registers, &catch.stack, rip, 0);
+        self.say_who_chose(&mut access, catch, &frames);
         access.address = Some(catch.address);
         access.thread = Some(catch.tid as u32);
         access.thread_name = named(&catch.name);
         access.value_before = Some(value(&catch.before));
-        access.stack = self.stack(&catch.registers, &catch.stack, rip, 0);
+        access.stack = self.frames(&frames);
         access.registers = registers(&catch.registers);
         let synchronises = self.is_atomic(rip);
         access.atomic = synchronises;
@@ -80,6 +83,13 @@ impl Witness<'_> {
             None => AccessKind::Read,
         };
         let mut access = Access::new(kind, accessed.size, self.map.site(accessed.address));
+        let frames = self.walk(
+            &opponent.registers,
+            &opponent.stack,
+            accessed.address,
+            accessed.skip,
+        );
+        self.say_who_chose(&mut access, catch, &frames);
         access.address = Some(catch.address);
         access.thread = Some(opponent.tid as u32);
         access.thread_name = named(&opponent.name);
@@ -91,12 +101,7 @@ impl Witness<'_> {
         if kind == AccessKind::Write {
             access.value_after = Some(value(&catch.after));
         }
-        access.stack = self.stack(
-            &opponent.registers,
-            &opponent.stack,
-            accessed.address,
-            accessed.skip,
-        );
+        access.stack = self.frames(&frames);
         access.registers = registers(&opponent.registers);
         let synchronises = accessed.locked || self.is_atomic(accessed.address);
         access.atomic = synchronises;
@@ -162,34 +167,95 @@ impl Witness<'_> {
         })
     }
 
-    fn stack(
+    /// What was caught, as far as it tells races apart. Who allocated memory of
+    /// the heap is not known here.
+    pub fn object(&self, catch: &Catch) -> Option<Object> {
+        let variable = self
+            .map
+            .variable_over(catch.address, u64::from(catch.size))?;
+        Some(Object::variable(
+            &variable.name,
+            &variable.path,
+            variable.start,
+        ))
+    }
+
+    /// Who called is no part of what a pair of instructions is known by, unless
+    /// one of them works on whatever it is given.
+    pub fn asks_callers(&self, catch: &Catch, opponent: Option<&Opponent>) -> bool {
+        let object = self.object_range(catch);
+        let asks = |pc| {
+            let mut read = self.reader(&catch.registers, &catch.stack);
+            Roles::default().asks_callers(self.map, pc, object.as_ref(), &mut read)
+        };
+        let accessed = opponent.and_then(|opponent| self.accessed(catch, opponent));
+        asks(catch.registers.rip) || accessed.is_some_and(|accessed| asks(accessed.address))
+    }
+
+    fn object_range(&self, catch: &Catch) -> Option<Range<u64>> {
+        let variable = self.map.variable_at(catch.address)?;
+        Some(variable.start..variable.start.saturating_add(variable.size))
+    }
+
+    /// The site of the access is where the program's own code made it.
+    fn say_who_chose(&self, access: &mut Access, catch: &Catch, frames: &[StackFrame]) {
+        let object = self.object_range(catch);
+        let mut read = self.reader(&catch.registers, &catch.stack);
+        let chosen = Roles::default().chosen(self.map, frames, object.as_ref(), &mut read);
+        if let Some(site) = chosen.site {
+            access.site = site;
+        }
+        access.caller = chosen.caller;
+    }
+
+    /// Memory of the process; of the stack the copy that was made at the catch.
+    fn reader<'b>(
         &self,
         registers: &RegisterFile,
-        copy: &[u8],
-        address: u64,
-        skip: usize,
-    ) -> Vec<Frame> {
+        copy: &'b [u8],
+    ) -> impl FnMut(u64) -> Option<u64> + use<'b> {
         let memory = File::open(format!("/proc/{}/mem", self.pid)).ok();
         let bottom = registers.rsp();
-        let mut read = |at: u64| -> Option<u64> {
+        move |at: u64| -> Option<u64> {
             let offset = at.checked_sub(bottom).and_then(|o| usize::try_from(o).ok());
-            if let Some(bytes) = offset.and_then(|offset| copy.get(offset..offset + 8)) {
+            let copied = offset.and_then(|offset| copy.get(offset..offset.checked_add(8)?));
+            if let Some(bytes) = copied {
                 return Some(u64::from_le_bytes(bytes.try_into().ok()?));
             }
             let mut bytes = [0; 8];
             memory.as_ref()?.read_exact_at(&mut bytes, at).ok()?;
             Some(u64::from_le_bytes(bytes))
-        };
+        }
+    }
+
+    /// The frames of a thread that was caught at `address`, innermost first.
+    fn walk(
+        &self,
+        registers: &RegisterFile,
+        copy: &[u8],
+        address: u64,
+        skip: usize,
+    ) -> Vec<StackFrame> {
         let start = Registers {
             general: registers.general,
             rip: registers.rip,
         };
+        let mut read = self.reader(registers, copy);
         let walked = self.map.walk(&start, &mut read, FRAMES);
-        let mut frames = self.map.frames(address, false);
-        for frame in walked.iter().skip(1 + skip) {
-            frames.extend(self.map.frames(frame.address, frame.is_return_address));
-        }
-        frames
+        let innermost = StackFrame {
+            address,
+            is_return_address: false,
+            registers: start,
+        };
+        let callers = walked.into_iter().skip(1 + skip);
+        std::iter::once(innermost).chain(callers).collect()
+    }
+
+    fn frames(&self, walked: &[StackFrame]) -> Vec<Frame> {
+        walked
+            .iter()
+            .flat_map(|frame| self.map.frames(frame.address, frame.is_return_address))
+            .collect()
     }
 
     fn is_housekeeping(&self, address: u64) -> bool {

@@ -162,42 +162,53 @@ pub fn play_and_classify(
         return Ok(());
     }
     let played = orders::play(report, directory, effort);
-    if ending::unless_over(played)?.is_none() || interruption::is_over() {
-        leave_all(report);
-        return Ok(());
-    }
-    classify(report, directory, options, schedules, detection)
+    let leads = match ending::unless_over(played)? {
+        Some(leads) if !interruption::is_over() => leads,
+        _ => {
+            leave_all(report);
+            return Ok(());
+        }
+    };
+    classify(report, directory, options, schedules, detection, &leads)
 }
 
 /// Classifies every race of `report`, which were found in the recording at
-/// `directory`; races that are met on the way are added and classified as well,
-/// if there is a `detection` to find them by.
+/// `directory`, its `leads` first; races that are met on the way are added and
+/// classified as well, if there is a `detection` to find them by.
 pub fn classify(
     report: &mut Report,
     directory: &Path,
     options: &ExploreOptions,
     schedules: u32,
     detection: Option<&detect::Options>,
+    leads: &orders::Leads,
 ) -> Result<(), Failure> {
     if options.k == 0 || report.races.is_empty() {
         return Ok(());
     }
     let recording = Recording::open(directory)?;
     let settings = options.settings(schedules);
-    let recorded: Vec<Vec<Occurrence>> = report
+    let recorded: Vec<Recorded> = report
         .races
         .iter()
-        .map(|race| occurrences(race, None))
+        .map(|race| Recorded {
+            occurrences: occurrences(race, None),
+            leads: leads.of(race).to_vec(),
+        })
         .collect();
     let moments: Vec<Moment> = recorded
         .iter()
-        .filter_map(|occurrences| occurrences.first())
+        .filter_map(|recorded| recorded.occurrences.first())
         .flat_map(|occurrence| [occurrence.instance.first, occurrence.instance.second])
         .collect();
     if moments.is_empty() {
         return Ok(());
     }
-    let first: Vec<Occurrence> = recorded.iter().flatten().copied().collect();
+    let first: Vec<Occurrence> = recorded
+        .iter()
+        .flat_map(|recorded| &recorded.occurrences)
+        .copied()
+        .collect();
     let survey = match explore::survey(&recording, &moments, &first) {
         Err(explore::Error::Copy(CopyError::Interrupted)) => {
             leave_all(report);
@@ -253,6 +264,7 @@ pub fn classify(
                     Origin::Swapped { .. } => followed += 1,
                 }
                 let todo = meet(report, found, origin, number, &mut all);
+                let todo = todo.into_iter().map(Recorded::without_leads).collect();
                 all.add(&recording, todo, &survey, settings, &checks)?;
             }
             Err(_) if interruption::is_over() => left_others += 1,
@@ -376,15 +388,15 @@ impl Explored {
     fn add(
         &mut self,
         recording: &Recording,
-        occurrences: Vec<Vec<Occurrence>>,
+        recorded: Vec<Recorded>,
         survey: &explore::Survey,
         settings: Settings,
         checks: &Checks,
     ) -> Result<(), Failure> {
-        let subjects: Vec<Subject> = occurrences
+        let subjects: Vec<Subject> = recorded
             .into_iter()
-            .map(|occurrences| Subject {
-                source: Box::new(Recorded(occurrences)),
+            .map(|recorded| Subject {
+                source: Box::new(recorded),
             })
             .collect();
         let explored =
@@ -485,6 +497,7 @@ fn occurrences(race: &Race, before: Option<Origin>) -> Vec<Occurrence> {
                     .any(|access| access.kind == AccessKind::Free),
                 before,
                 distance: None,
+                schedules: None,
             }
         })
         .collect()

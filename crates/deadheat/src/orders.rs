@@ -1,13 +1,18 @@
 //! Plays both orders of the races of a recording and writes the answers into
 //! the report (paper 000, section 4).
+//!
+//! Which instances are played is chosen by what they are on: every object (the
+//! element of an array, the block) once before any is tried again. Those that
+//! changed the state lead the classification (`Leads`).
 
 use crate::commands::Failure;
 use crate::phase;
 use race::{
-    Difference, DifferenceKind, Evidence, Instance, Played, Race, Report, States, Verdict, labels,
+    Difference, DifferenceKind, Evidence, Fingerprint, Instance, Played, Race, Report, States,
+    Verdict, labels,
 };
 use reorder::{Budget, Fate, Location, Outcome};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use vm::record::Recording;
 use vm::schedule::Random64;
@@ -47,12 +52,23 @@ impl Effort {
     }
 }
 
+/// Instances that left another state in the other order, by race: what is to be
+/// followed to the end.
+#[derive(Debug, Default)]
+pub struct Leads(HashMap<Fingerprint, Vec<Instance>>);
+
+impl Leads {
+    pub fn of(&self, race: &Race) -> &[Instance] {
+        self.0.get(&race.fingerprint).map_or(&[], Vec::as_slice)
+    }
+}
+
 /// How many differences a report names.
 const DIFFERENCES: usize = 8;
 
 /// Tries instances of every race of `report`, which were found in the recording
-/// at `directory`.
-pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<(), Failure> {
+/// at `directory`; those that changed the state.
+pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<Leads, Failure> {
     let recording = Recording::open(directory)?;
     let mut chosen = Vec::new();
     for (index, race) in report.races.iter().enumerate() {
@@ -66,7 +82,7 @@ pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<(),
         if playable.is_empty() {
             playable = of_one_thread;
         }
-        chosen.push(spread(&playable, effort.instances, index as u64));
+        chosen.push(varied(&playable, effort.instances, index as u64));
     }
     let budget = Budget::default();
     if effort.instructions != u64::MAX && chosen.iter().any(|own| !own.is_empty()) {
@@ -82,8 +98,9 @@ pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<(),
         owners.extend(own.iter().map(|_| index));
         instances.extend(own);
     }
+    let mut leads = Leads::default();
     if instances.is_empty() {
-        return Ok(());
+        return Ok(leads);
     }
     let races = report::count(report.races.len() as u64, "race");
     let label = format!("playing both orders of {races}");
@@ -103,6 +120,11 @@ pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<(),
             .filter(|((_, owner), _)| **owner == index)
             .filter_map(|((instance, _), outcome)| Some((*instance, outcome.as_ref()?)))
             .collect();
+        let changed = own
+            .iter()
+            .filter(|(_, outcome)| outcome.states() == States::StateChange)
+            .map(|(instance, _)| *instance);
+        leads.0.insert(race.fingerprint.clone(), changed.collect());
         tell(race, &own);
     }
     if left > 0 {
@@ -112,14 +134,29 @@ pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<(),
         ));
     }
     report.sort_and_number();
-    Ok(())
+    Ok(leads)
+}
+
+/// At most `limit`: the first instance on every object, as far as there is room,
+/// then a spread of the others. In the order in which they came.
+fn varied(all: &[Instance], limit: usize, seed: u64) -> Vec<Instance> {
+    let mut seen: HashSet<u64> = HashSet::new();
+    let (new, again): (Vec<usize>, Vec<usize>) =
+        (0..all.len()).partition(|index| seen.insert(all[*index].address));
+    if new.len() <= 1 {
+        return spread(all, limit, seed);
+    }
+    let mut chosen = spread(&new, limit, seed);
+    chosen.extend(spread(&again, limit - chosen.len().min(limit), seed));
+    chosen.sort_unstable();
+    chosen.into_iter().map(|index| all[index]).collect()
 }
 
 /// The first, the last and some between, chosen at random: one from each of as
 /// many parts of equal length. The same seed chooses the same ones.
-fn spread(all: &[Instance], limit: usize, seed: u64) -> Vec<Instance> {
-    if all.len() <= limit {
-        return all.to_vec();
+fn spread<T: Copy>(all: &[T], limit: usize, seed: u64) -> Vec<T> {
+    if all.len() <= limit || limit == 0 {
+        return all[..all.len().min(limit)].to_vec();
     }
     let (Some(first), Some(last)) = (all.first(), all.last()) else {
         return Vec::new();
@@ -334,7 +371,7 @@ fn describe(race: &Race, difference: &reorder::Difference) -> Difference {
             let place = race
                 .place
                 .as_ref()
-                .filter(|place| place.address == Some(*address));
+                .filter(|place| place.address == Some(address + u64::from(difference.first)));
             let what = place.map_or_else(
                 || match &difference.name {
                     Some(name) => name.clone(),
@@ -401,6 +438,27 @@ mod tests {
         assert_ne!(chosen, spread(&all, 20, 4));
         assert_eq!(spread(&all[..7], 20, 0).len(), 7);
         assert_eq!(spread(&all, 1, 0), [all[0]]);
+    }
+
+    #[test]
+    fn every_object_comes_before_any_is_tried_again() {
+        let on = |number: u64| Instance {
+            address: 0x1000 + number % 7 * 8,
+            ..instance(number)
+        };
+        let all: Vec<Instance> = (0..700).map(on).collect();
+        let objects = |chosen: &[Instance]| -> HashSet<u64> {
+            chosen.iter().map(|instance| instance.address).collect()
+        };
+        let chosen = varied(&all, 20, 0);
+        assert_eq!((chosen.len(), objects(&chosen).len()), (20, 7));
+        let chosen = varied(&all, 5, 0);
+        assert_eq!((chosen.len(), objects(&chosen).len()), (5, 5));
+        // The only instance on its object, late and between many others.
+        let mut rare = all.clone();
+        rare[433].address = 0x9000;
+        assert!(objects(&varied(&rare, 20, 0)).contains(&0x9000));
+        assert_eq!(varied(&all[..1], 20, 0).len(), 1);
     }
 
     #[test]

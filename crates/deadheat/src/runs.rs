@@ -5,7 +5,7 @@
 use crate::commands::Failure;
 use crate::reporting::StoreOption;
 use clap::Args;
-use race::{Race, Report};
+use race::{Fingerprint, Race, Report};
 use report::Store;
 use std::path::{Path, PathBuf};
 
@@ -50,10 +50,11 @@ pub fn find<'a>(report: &'a Report, name: &str) -> Result<&'a Race, Failure> {
     let number = name.strip_prefix('#').unwrap_or(name).parse::<u32>().ok();
     let by_number = report.races.iter().find(|race| Some(race.id) == number);
     let by_fingerprint = || {
-        let mut like = report
-            .races
-            .iter()
-            .filter(|race| race.fingerprint.0.starts_with(name));
+        let mut like = report.races.iter().filter(|race| {
+            let names = [Some(&race.fingerprint), race.former_fingerprint.as_ref()];
+            let like = |known: &&Fingerprint| known.0.starts_with(name);
+            names.iter().flatten().any(like)
+        });
         let one = like.next().filter(|_| name.len() >= 4);
         one.filter(|_| like.next().is_none())
     };

@@ -4,8 +4,8 @@
 //! A line that takes part in a race carries `// RACE name: verdict` or
 //! `// RACE name: verdict consequence` (or `consequence|consequence`). A race
 //! whose lines share a name must get that answer under every seed; of several
-//! names the one that is on just these lines is meant. Every name must be seen
-//! under some seed; other races are not allowed. A verdict with evidence must be seen again
+//! names the one that is on just these lines is meant, or the one that is called like
+//! the variable. Every name must be seen under some seed; other races are not allowed. A verdict with evidence must be seen again
 //! when its evidence is replayed, and exported evidence must show it as well.
 //!
 //! `make test` tries each program under one of two seeds; the ignored test all
@@ -115,7 +115,14 @@ fn classify(program: &Path, at: &Path, seed: u64) -> Result<serde_json::Value, S
     })
 }
 
+/// The line of the call that chose the object, where the access is in a helper.
 fn line_of(access: &serde_json::Value, source: &Path) -> Option<u64> {
+    let caller = &access["caller"];
+    if let (Some(file), Some(line)) = (caller["file"].as_str(), caller["line"].as_u64())
+        && Path::new(file).file_name() == source.file_name()
+    {
+        return Some(line);
+    }
     access["stack"].as_array()?.iter().find_map(|frame| {
         let path = Path::new(frame["file"].as_str()?);
         (path.file_name() == source.file_name())
@@ -144,6 +151,11 @@ fn judge(source: &Path, program: &Path, at: &Path, seed: u64) -> Result<BTreeSet
         };
         if common.iter().any(just_these) {
             common.retain(just_these);
+        }
+        // Two variables on one line.
+        let is_object = |name: &&String| race["object"]["whole"] == name.as_str();
+        if common.iter().any(is_object) {
+            common.retain(is_object);
         }
         if common.is_empty() {
             return Err(format!("lines {pair:?} were reported"));

@@ -1,21 +1,25 @@
 //! From pairs of instructions to the races of a report.
 //!
-//! Pairs of instructions whose source lines are the same are one race (an
-//! increment without optimisation is a load and a store on one line). Every
-//! race is shown by one instance, the first; all instances are counted and the
-//! first of them listed. All pairs on the words of one lock that the program has
-//! made itself are one race.
+//! Instances with the same fingerprint are one race: the same two source sites
+//! (an increment without optimisation is a load and a store on one line), with
+//! the same calls that chose the object where the sites are in helpers, and the
+//! same object. What the addresses are is known here for the first time, so pairs
+//! of instructions that met on many spots come together again, and pairs that
+//! were called from several places come apart. All pairs on the words of one lock
+//! that the program has made itself are one race. Every race is shown by one
+//! instance, the first; all instances are counted and a number of them listed,
+//! of each spot its share.
 
 use crate::engine::LockKind;
-use crate::history::{INSTANCES_KEPT, Pair, Side};
+use crate::history::{INSTANCES_KEPT, Pair, Side, Spot};
 use crate::locks::{LockProblem, LockProblemKind};
 use crate::scene::{Scene, Wanted};
 use race::{
-    Access, AccessKind, Evidence, Frame, LockCall, LockFinding, Moment, Place, Race, Report, Site,
-    labels,
+    Access, AccessKind, Evidence, Fingerprint, Frame, Instance, LockCall, LockFinding, Moment,
+    NAMED, Object, Place, Race, Report, Site, labels,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::Path;
 
@@ -59,14 +63,31 @@ impl Found {
     }
 }
 
-fn stop_at(found: &Found, pair: &Pair, side: &Side) -> Wanted {
+/// The bytes that an instance is about: address and size.
+fn racy(pair: &Pair, sides: &[Side; 2]) -> (u64, u64) {
+    if pair.spot != Spot::MoreAddresses {
+        return (pair.address, pair.size);
+    }
+    // The pair is of many addresses: those of this instance.
+    let [one, other] = sides;
+    let address = one.address.max(other.address);
+    let end = one.address.saturating_add(one.size);
+    let end = end.min(other.address.saturating_add(other.size));
+    (address, end.saturating_sub(address).max(1))
+}
+
+/// Asks who made an access, what it is about and what it left there.
+fn stop_at(found: &Found, pair: &Pair, sides: &[Side; 2], side: &Side) -> Wanted {
+    let (address, bytes) = racy(pair, sides);
     Wanted {
         order: side.order,
         moment: side.moment,
         memory: (side.kind != AccessKind::Free)
             .then_some((side.address, u32::try_from(side.size).unwrap_or(u32::MAX))),
-        describe: Some(pair.address),
-        stack_of: Some(found.stack_owner(pair.address).unwrap_or(1)),
+        describe: Some(address),
+        bytes,
+        block: pair.block.map(|block| (block.start, block.size)),
+        stack_of: Some(found.stack_owner(address).unwrap_or(1)),
     }
 }
 
@@ -76,6 +97,8 @@ fn plain_stop((moment, order): (Moment, u64)) -> Wanted {
         moment,
         memory: None,
         describe: None,
+        bytes: 0,
+        block: None,
         stack_of: None,
     }
 }
@@ -84,10 +107,14 @@ fn plain_stop((moment, order): (Moment, u64)) -> Wanted {
 fn lock_stop(found: &Found, (moment, order): (Moment, u64), lock: u64) -> Wanted {
     Wanted {
         describe: Some(lock),
+        bytes: 1,
         stack_of: Some(found.stack_owner(lock).unwrap_or(1)),
         ..plain_stop((moment, order))
     }
 }
+
+/// Stops to find out who called helpers, all pairs together.
+const CALLER_STOPS: usize = 4096;
 
 /// The lock itself, not its first field in the C or C++ library.
 fn object_name(path: &str) -> &str {
@@ -101,12 +128,19 @@ fn object_name(path: &str) -> &str {
 /// All the stops that the report needs.
 pub fn wanted(found: &Found) -> Vec<Wanted> {
     let mut wanted = Vec::new();
+    let mut asked = 0;
     for pair in &found.pairs {
-        for side in &pair.sides {
+        for (_, sides) in pair.samples.kept.iter().skip(1) {
+            if pair.asks_callers && asked < CALLER_STOPS {
+                asked += sides.len();
+                wanted.extend(sides.iter().map(|side| stop_at(found, pair, sides, side)));
+            }
+        }
+        for side in pair.sides() {
             for (lock, _) in &side.held {
                 wanted.push(lock_stop(found, (side.moment, side.order), *lock));
             }
-            wanted.push(stop_at(found, pair, side));
+            wanted.push(stop_at(found, pair, pair.sides(), side));
             if let Some(created) = found
                 .thread(side.moment.thread)
                 .and_then(|thread| thread.created)
@@ -114,8 +148,8 @@ pub fn wanted(found: &Found) -> Vec<Wanted> {
                 wanted.push(plain_stop(created));
             }
         }
-        if let Some((_, _, moment, order)) = pair.block {
-            wanted.push(plain_stop((moment, order)));
+        if let Some(block) = pair.block {
+            wanted.push(plain_stop((block.moment, block.order)));
         }
     }
     for problem in &found.lock_problems {
@@ -140,6 +174,12 @@ struct Scenes<'a> {
 impl<'a> Scenes<'a> {
     fn get(&self, stop: &Wanted) -> Option<&'a Scene> {
         self.by_stop.get(&(stop.moment, stop.describe)).copied()
+    }
+
+    /// The scene of an access, by what was asked of it.
+    fn of(&self, pair: &Pair, sides: &[Side; 2], side: &Side) -> Option<&'a Scene> {
+        let at = (side.moment, Some(racy(pair, sides).0));
+        self.by_stop.get(&at).copied()
     }
 
     fn stack(&self, at: (Moment, u64)) -> Vec<Frame> {
@@ -182,8 +222,13 @@ fn lock_name(address: u64, kind: LockKind, names: &HashMap<u64, String>) -> Stri
     }
 }
 
-fn access(found: &Found, scenes: &Scenes<'_>, pair: &Pair, side: &Side) -> Access {
-    let scene = scenes.get(&stop_at(found, pair, side));
+fn access(
+    found: &Found,
+    scenes: &Scenes<'_>,
+    (pair, sides): (&Pair, &[Side; 2]),
+    side: &Side,
+) -> Access {
+    let scene = scenes.of(pair, sides, side);
     let site = scene.map_or_else(
         || Site {
             offset: Some(side.pc),
@@ -197,6 +242,7 @@ fn access(found: &Found, scenes: &Scenes<'_>, pair: &Pair, side: &Side) -> Acces
         u32::try_from(side.size).unwrap_or(u32::MAX),
         site,
     );
+    access.caller = scene.and_then(|scene| scene.caller.clone());
     access.atomic = side.atomic;
     access.address = Some(side.address);
     access.thread = Some(side.moment.thread);
@@ -220,30 +266,46 @@ fn access(found: &Found, scenes: &Scenes<'_>, pair: &Pair, side: &Side) -> Acces
     access
 }
 
-fn place(found: &Found, scenes: &Scenes<'_>, pair: &Pair) -> Place {
-    let variable = pair
-        .sides
+/// What one of the sides says a racy address is.
+fn described<'a, T>(
+    scenes: &Scenes<'a>,
+    pair: &Pair,
+    sides: &[Side; 2],
+    what: impl Fn(&'a Scene) -> Option<&'a T>,
+) -> Option<&'a T> {
+    sides
         .iter()
         .rev()
-        .filter_map(|side| scenes.get(&stop_at(found, pair, side)))
-        .find_map(|scene| scene.variable.as_ref());
+        .filter_map(|side| scenes.of(pair, sides, side))
+        .find_map(what)
+}
+
+fn place(found: &Found, scenes: &Scenes<'_>, pair: &Pair, sides: &[Side; 2]) -> Place {
+    let (address, _) = racy(pair, sides);
     let mut place = Place {
-        address: Some(pair.address),
+        address: Some(address),
         ..Place::default()
     };
-    if let Some((start, size, moment, order)) = pair.block {
-        place.description = match pair.address - start {
+    if let Some(block) = pair.block {
+        let size = block.size;
+        let bytes = match address.saturating_sub(block.start) {
             0 => format!("heap block of {size} bytes"),
             offset => format!("byte {offset} of a heap block of {size} bytes"),
         };
-        place.allocated_at = scenes.stack((moment, order));
+        let pointed = described(scenes, pair, sides, |scene| scene.pointed.as_ref());
+        place.description = match pointed {
+            Some(pointed) => format!("{}, {bytes}", pointed.path),
+            None => bytes,
+        };
+        place.allocated_at = scenes.stack((block.moment, block.order));
         return place;
     }
-    if let Some(number) = crate::engine::descriptor_at(pair.address) {
+    if let Some(number) = crate::engine::descriptor_at(racy(pair, sides).0) {
         place.description = format!("file descriptor {number}");
         return place;
     }
-    let owner = found.stack_owner(pair.address);
+    let variable = described(scenes, pair, sides, |scene| scene.variable.as_ref());
+    let owner = found.stack_owner(address);
     place.description = match (variable, owner) {
         (Some(variable), owner) => match (&variable.function, owner) {
             (Some(function), Some(owner)) => {
@@ -258,17 +320,34 @@ fn place(found: &Found, scenes: &Scenes<'_>, pair: &Pair) -> Place {
     place
 }
 
-/// What two sites must share to be the same place in a race.
-fn site_key(site: &Site) -> (Option<String>, Option<u32>, Option<String>, Option<u64>) {
-    match (&site.file, site.line) {
-        (Some(file), Some(line)) => (Some(file.clone()), Some(line), None, None),
-        _ => (None, None, site.module.clone(), site.offset),
+/// What raced, as far as it tells races apart.
+fn object(scenes: &Scenes<'_>, pair: &Pair, sides: &[Side; 2]) -> Option<Object> {
+    if let Some(block) = pair.block {
+        let pointed = described(scenes, pair, sides, |scene| scene.pointed.as_ref());
+        let asked = scenes.get(&plain_stop((block.moment, block.order)));
+        return Some(Object {
+            whole: "heap block".into(),
+            part: pointed.map_or_else(String::new, |pointed| pointed.kind.clone()),
+            allocated: asked.and_then(|scene| scene.allocated_by.clone()),
+            seen: 1,
+            names: pointed.iter().map(|pointed| pointed.path.clone()).collect(),
+            starts: vec![block.start],
+        });
     }
+    if crate::engine::descriptor_at(racy(pair, sides).0).is_some() {
+        return Some(Object::variable("file descriptor", "file descriptor", 0));
+    }
+    let variable = described(scenes, pair, sides, |scene| scene.variable.as_ref())?;
+    let mut object = Object::variable(&variable.name, &variable.path, variable.start);
+    if let Some(function) = &variable.function {
+        object.whole = format!("{} in {function}", variable.name);
+    }
+    Some(object)
 }
 
 /// Writes against writes say most.
 fn weight(pair: &Pair) -> u32 {
-    pair.sides
+    pair.sides()
         .iter()
         .map(|side| match side.kind {
             AccessKind::Free => 3,
@@ -276,6 +355,95 @@ fn weight(pair: &Pair) -> u32 {
             _ => 1,
         })
         .sum()
+}
+
+/// Instances of a pair that are of one race.
+struct Part<'a> {
+    pair: &'a Pair,
+    sides: &'a [Side; 2],
+    accesses: [Access; 2],
+    object: Option<Object>,
+    count: u64,
+    instances: Vec<Instance>,
+}
+
+/// The instances of a pair by the race that they are of. Who called is known of
+/// some; those between are counted with the one before them.
+fn parts<'a>(found: &Found, scenes: &Scenes<'_>, pair: &'a Pair) -> Vec<(Fingerprint, Part<'a>)> {
+    let mut parts: Vec<(Fingerprint, Part<'a>)> = Vec::new();
+    let mut turns: Vec<(u64, usize)> = Vec::new();
+    let samples = pair.samples.kept.iter().enumerate();
+    for (index, (number, sides)) in samples {
+        let is_known = sides
+            .iter()
+            .all(|side| scenes.of(pair, sides, side).is_some());
+        if index > 0 && !(pair.asks_callers && is_known) {
+            continue;
+        }
+        let accesses = sides
+            .each_ref()
+            .map(|side| access(found, scenes, (pair, sides), side));
+        let object = object(scenes, pair, sides);
+        let fingerprint = Fingerprint::of(&accesses, object.as_ref());
+        let known = parts.iter().position(|(known, _)| *known == fingerprint);
+        let part = known.unwrap_or(parts.len());
+        if known.is_none() {
+            let part = Part {
+                pair,
+                sides,
+                accesses,
+                object,
+                count: 0,
+                instances: Vec::new(),
+            };
+            parts.push((fingerprint, part));
+        }
+        turns.push((*number, part));
+    }
+    for (turn, (number, part)) in turns.iter().enumerate() {
+        let next = turns.get(turn + 1);
+        let end = next.map_or(pair.count(), |(number, _)| *number);
+        let own = &mut parts[*part].1;
+        own.count += end - number;
+        let instances = pair.instances.kept.iter();
+        own.instances.extend(
+            instances
+                .filter(|(instance, _)| (*number..end).contains(instance))
+                .map(|(_, instance)| *instance),
+        );
+    }
+    parts
+}
+
+/// Of each part its share.
+fn occurrences(group: &[Part<'_>]) -> Vec<Instance> {
+    let share = (INSTANCES_KEPT / group.len()).max(1);
+    let mut chosen = Vec::new();
+    for part in group {
+        let all = &part.instances;
+        let step = all.len().div_ceil(share).max(1);
+        chosen.extend(all.iter().copied().step_by(step));
+    }
+    chosen.truncate(INSTANCES_KEPT);
+    chosen
+}
+
+/// What a race was seen on, all together.
+fn objects(group: &[Part<'_>]) -> Option<Object> {
+    let mut spots: BTreeSet<Spot> = BTreeSet::new();
+    let mut all: Option<Object> = None;
+    for part in group {
+        spots.insert(part.pair.spot);
+        let Some(object) = &part.object else { continue };
+        match &mut all {
+            Some(all) => all.join(object),
+            None => all = Some(object.clone()),
+        }
+    }
+    let mut all = all?;
+    all.seen = all.seen.max(spots.len() as u64);
+    debug_assert!(all.names.len() <= NAMED);
+    Some(all)
 }
 
 /// Enters the races found into the report.
@@ -300,47 +468,41 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
         let implied = |side: &Side| {
             side.kind == AccessKind::Write
                 && scenes
-                    .get(&stop_at(found, pair, side))
+                    .of(pair, pair.sides(), side)
                     .is_some_and(Scene::keeps_virtual_table)
         };
-        if pair.sides.iter().any(implied) {
+        if pair.sides().iter().any(implied) {
             continue;
         }
-        let accesses = [
-            access(found, &scenes, pair, &pair.sides[0]),
-            access(found, &scenes, pair, &pair.sides[1]),
-        ];
-        let mut keys = accesses
-            .each_ref()
-            .map(|access| (access.kind == AccessKind::Free, site_key(&access.site)));
-        keys.sort();
-        let key = (pair.home_made, keys);
-        groups.entry(key).or_default().push((pair, accesses));
+        for (fingerprint, part) in parts(found, &scenes, pair) {
+            let key = (pair.home_made, fingerprint);
+            groups.entry(key).or_default().push(part);
+        }
     }
     for mut group in one_per_home_made_lock(groups.into_values().collect()) {
-        group.sort_by_key(|(pair, _)| (u32::MAX - weight(pair), pair.sides[1].order));
-        let count = group.iter().map(|(pair, _)| pair.count).sum();
-        let mut occurrences: Vec<_> = group
-            .iter()
-            .flat_map(|(pair, _)| pair.instances.iter().copied())
-            .collect();
-        occurrences.truncate(INSTANCES_KEPT);
+        group.sort_by_key(|part| (u32::MAX - weight(part.pair), part.sides[1].order));
+        let count = group.iter().map(|part| part.count).sum();
+        let occurrences = occurrences(&group);
         let mut all_labels: Vec<&str> = Vec::new();
-        for (pair, _) in &group {
-            if pair.sides[0].atomic != pair.sides[1].atomic {
+        for Part { pair, .. } in &group {
+            if pair.sides()[0].atomic != pair.sides()[1].atomic {
                 all_labels.push(labels::MIXED_ATOMIC);
             }
-            if pair.sides.iter().any(|side| side.order_unknown) {
+            if pair.sides().iter().any(|side| side.order_unknown) {
                 all_labels.push(labels::ORDER_UNKNOWN);
             }
         }
         all_labels.sort_unstable();
         all_labels.dedup();
-        let home_made = group.iter().any(|(pair, _)| pair.home_made);
-        let Some((pair, accesses)) = group.into_iter().next() else {
+        let home_made = group.iter().any(|part| part.pair.home_made);
+        let object = objects(&group);
+        let Some(shown) = group.into_iter().next() else {
             continue;
         };
-        let mut race = Race::new(0, count, accesses);
+        let mut race = Race::new(0, count, shown.accesses.clone());
+        if let Some(object) = object {
+            race.set_object(object);
+        }
         race.labels = all_labels.into_iter().map(str::to_string).collect();
         if home_made {
             race.labels.push(labels::HOME_MADE_LOCK.into());
@@ -354,8 +516,8 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
                 replay: None,
             });
         }
-        race.place = Some(place(found, &scenes, pair));
-        label(&mut race, pair);
+        race.place = Some(place(found, &scenes, shown.pair, shown.sides));
+        label(&mut race, &shown);
         race.occurrences = occurrences;
         for access in &race.accesses {
             if let Some(moment) = access.moment {
@@ -391,31 +553,39 @@ pub fn fill(report: &mut Report, found: &Found, scenes: &[(Wanted, Scene)], dire
     report.sort_and_number();
 }
 
-/// Pairs that are one race, with their accesses.
-type Group<'a> = Vec<(&'a Pair, [Access; 2])>;
+/// What is one race.
+type Group<'a> = Vec<Part<'a>>;
 
-/// The groups of pairs with those on home-made locks merged that have a word or
-/// an access in common.
+/// Both are the same place of the source, or of the code without one.
+fn same_place(one: &Site, other: &Site) -> bool {
+    match (&one.file, one.line) {
+        (Some(file), Some(line)) => other.file.as_ref() == Some(file) && other.line == Some(line),
+        _ => (&one.module, one.offset) == (&other.module, other.offset),
+    }
+}
+
+/// The groups with those on home-made locks merged that have a word or an access
+/// in common.
 fn one_per_home_made_lock(groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
-    let is_lock = |group: &Group<'_>| group.iter().any(|(pair, _)| pair.home_made);
+    let is_lock = |group: &Group<'_>| group.iter().any(|part| part.pair.home_made);
     let (locks, mut merged): (Vec<_>, Vec<_>) = groups.into_iter().partition(is_lock);
     let others = merged.len();
-    for mut group in locks {
-        let related = |known: &Group<'_>| {
-            known.iter().any(|(one, one_accesses)| {
-                group.iter().any(|(other, accesses)| {
-                    let shares = |access: &Access| {
-                        let key = site_key(&access.site);
-                        accesses.iter().any(|found| site_key(&found.site) == key)
-                    };
-                    one.address & !3 == other.address & !3 || one_accesses.iter().any(shares)
-                })
-            })
+    let related = |one: &Part<'_>, other: &Part<'_>| {
+        let shares = |access: &Access| {
+            let mut sites = other.accesses.iter().map(|access| &access.site);
+            sites.any(|site| same_place(site, &access.site))
         };
+        one.pair.address & !3 == other.pair.address & !3 || one.accesses.iter().any(shares)
+    };
+    for mut group in locks {
         let mut at = others;
         let mut together = Vec::new();
         while at < merged.len() {
-            if related(&merged[at]) {
+            let known = &merged[at];
+            if known
+                .iter()
+                .any(|one| group.iter().any(|other| related(one, other)))
+            {
                 together.append(&mut merged.remove(at));
             } else {
                 at += 1;
@@ -429,7 +599,8 @@ fn one_per_home_made_lock(groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
 
 /// Patterns of papers 000 (table 2) and 002 (section 3.3) that the instance
 /// shown fits, each with what that rests on. A label never hides a race.
-fn patterns(pair: &Pair, accesses: &[Access; 2]) -> Vec<(&'static str, &'static str)> {
+fn patterns(part: &Part<'_>, accesses: &[Access; 2]) -> Vec<(&'static str, &'static str)> {
+    let (pair, sides) = (part.pair, part.sides);
     let number = |text: &Option<String>| {
         let text = text.as_deref()?;
         match text.strip_prefix("0x") {
@@ -465,7 +636,7 @@ fn patterns(pair: &Pair, accesses: &[Access; 2]) -> Vec<(&'static str, &'static 
             ));
         }
         let grows = |(before, after): (u64, u64)| after > before && after - before <= 4096;
-        if grows(one) && grows(other) && pair.sides[0].size == pair.sides[1].size {
+        if grows(one) && grows(other) && sides[0].size == sides[1].size {
             found.push((
                 labels::STATISTICS_COUNTER,
                 "both writes only made the value a little larger, in the instance shown; a reference count would also shrink",
@@ -489,20 +660,19 @@ fn patterns(pair: &Pair, accesses: &[Access; 2]) -> Vec<(&'static str, &'static 
             && write.kind == AccessKind::Write
             && !write.held.is_empty()
     };
-    let [first, second] = &pair.sides;
+    let [first, second] = sides;
     if unlocked_check(first, second) || unlocked_check(second, first) {
         found.push((
             labels::DOUBLE_CHECK,
             "the read decides a branch without a lock, the write holds one: the first look of a double check, which needs an acquire load and a release store",
         ));
     }
-    if pair.ad_hoc == pair.count {
+    if pair.ad_hoc == pair.count() {
         found.push((
             labels::AD_HOC_SYNC,
             "ordered only by rule 5: in every instance seen, a spin on a plain variable came between the accesses, which the language does not count as order",
         ));
-    } else if pair
-        .sides
+    } else if sides
         .iter()
         .any(|side| side.spins && side.kind == AccessKind::Read && !side.atomic)
     {
@@ -514,13 +684,13 @@ fn patterns(pair: &Pair, accesses: &[Access; 2]) -> Vec<(&'static str, &'static 
     found
 }
 
-fn label(race: &mut Race, pair: &Pair) {
-    for (label, reason) in patterns(pair, &race.accesses) {
+fn label(race: &mut Race, part: &Part<'_>) {
+    for (label, reason) in patterns(part, &race.accesses) {
         race.labels.push(label.to_string());
         race.evidence.push(Evidence {
             id: race.evidence.len() as u32 + 1,
             text: format!("{label}: {reason}"),
-            instance: pair.instances.first().copied(),
+            instance: part.instances.first().copied(),
             replay: None,
         });
     }

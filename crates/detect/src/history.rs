@@ -8,6 +8,14 @@
 //! accesses, of which there are quadratically many, would say nothing more.)
 //! Paper 000, section 3.3, takes its instances per overlapping regions in the
 //! same way.
+//!
+//! Two instructions may meet on many objects (`put(&slot)`, an element of an
+//! array): a pair is of two instructions and the bytes they met on, by address
+//! or by heap block. A bounded number of these per pair of instructions is kept
+//! apart; those beyond fold by what is likely the same field. Instances are
+//! counted all and kept spread over the whole run, so that its end is looked at
+//! as well as its beginning; of some both sides are kept whole, because who
+//! called a helper is found out later, at their moments (`scene`).
 
 use crate::clock::Epoch;
 use crate::engine::{Access, Checker, HeldNames, LockEvent, LockKind, Meaning, Thread};
@@ -24,6 +32,19 @@ use vm::observe::known::Compare;
 
 /// Instances kept per pair of instructions; all are counted.
 pub const INSTANCES_KEPT: usize = 1000;
+
+/// Of further spots of the same two instructions.
+const MORE_INSTANCES_KEPT: usize = 200;
+
+/// Instances of which both sides are kept whole: enough for every way to call a
+/// helper from a handful of places.
+const SAMPLES_KEPT: usize = 32;
+
+/// Spots kept apart per pair of instructions.
+const SPOTS_KEPT: usize = 32;
+
+/// Spots kept apart, all pairs together.
+const ALL_SPOTS_KEPT: usize = 4096;
 
 /// Past accesses kept per granule.
 const PAST_KEPT: usize = 256;
@@ -51,23 +72,118 @@ pub struct Side {
     pub held: Vec<(u64, LockKind)>,
 }
 
-/// Two instructions that raced.
+/// Where two instructions met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Spot {
+    Address(u64),
+    /// In the block that was allocated so late in the order of events, at this
+    /// offset.
+    Block(u64, u64),
+    /// In one of many more blocks of this size, at this offset.
+    MoreBlocks(u64, u64),
+    /// At one of many more addresses.
+    MoreAddresses,
+}
+
+/// Of all that comes a bounded number, spread evenly, the first included.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spread<T> {
+    /// With its number in the order in which all came.
+    pub kept: Vec<(u64, T)>,
+    limit: usize,
+    stride: u64,
+    pub seen: u64,
+}
+
+impl<T> Spread<T> {
+    pub fn new(limit: usize) -> Spread<T> {
+        Spread {
+            kept: Vec::new(),
+            limit: limit.max(2),
+            stride: 1,
+            seen: 0,
+        }
+    }
+
+    pub fn add(&mut self, item: impl FnOnce() -> T) {
+        let number = self.seen;
+        self.seen += 1;
+        if !number.is_multiple_of(self.stride) {
+            return;
+        }
+        if self.kept.len() == self.limit {
+            self.stride *= 2;
+            let stride = self.stride;
+            self.kept
+                .retain(|(number, _)| number.is_multiple_of(stride));
+            if !number.is_multiple_of(stride) {
+                return;
+            }
+        }
+        self.kept.push((number, item()));
+    }
+}
+
+/// The heap block that a racy address is in.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct RacyBlock {
+    pub start: u64,
+    pub size: u64,
+    /// The call of the allocator.
+    pub moment: Moment,
+    pub order: u64,
+}
+
+impl From<&Block> for RacyBlock {
+    fn from(block: &Block) -> RacyBlock {
+        RacyBlock {
+            start: block.start,
+            size: block.size,
+            moment: block.moment,
+            order: block.order,
+        }
+    }
+}
+
+/// Two instructions that raced on one spot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Pair {
-    /// The instance shown: the earlier access, then the later one.
-    pub sides: [Side; 2],
+    pub spot: Spot,
+    /// The first byte that raced in the first instance.
     pub address: u64,
-    pub size: u32,
-    pub count: u64,
+    /// Bytes that raced in the first instance.
+    pub size: u64,
     /// Instances that ad hoc synchronisation orders (rule 5).
     pub ad_hoc: u64,
-    pub instances: Vec<Instance>,
-    /// The heap block of the address: start, size, call of the allocator.
-    pub block: Option<(u64, u64, Moment, u64)>,
+    pub instances: Spread<Instance>,
+    /// Instances with both sides, the earlier access first; the first is the one
+    /// shown.
+    pub samples: Spread<[Side; 2]>,
+    /// The heap block of the address.
+    pub block: Option<RacyBlock>,
+    /// Who called them tells the instances apart.
+    pub asks_callers: bool,
+    /// The instance that was counted last.
+    last: Option<(Moment, Moment)>,
     /// The word is that of a lock that the program has made itself.
     #[serde(default)]
     pub home_made: bool,
 }
+
+impl Pair {
+    /// Instances seen.
+    pub fn count(&self) -> u64 {
+        self.instances.seen
+    }
+
+    /// The instance shown: the earlier access, then the later one.
+    pub fn sides(&self) -> &[Side; 2] {
+        &self.samples.kept[0].1
+    }
+}
+
+/// The two instructions of a pair and what each did.
+type Instructions = (u64, AccessKind, u64, AccessKind);
 
 #[derive(Debug, Clone)]
 struct Past {
@@ -89,7 +205,9 @@ pub struct Historian {
     words: FxHashSet<u64>,
     watch: Watch,
     past: FxHashMap<u64, Vec<Past>>,
-    pub pairs: HashMap<(u64, AccessKind, u64, AccessKind), Pair>,
+    pub pairs: HashMap<(Instructions, Spot), Pair>,
+    /// Spots of each pair of instructions.
+    spots: FxHashMap<Instructions, usize>,
     pub pairs_left_out: u64,
     pub locks: Locks,
     /// Words that are locked by a locked instruction and unlocked by a store.
@@ -140,6 +258,7 @@ impl Historian {
             watched,
             past: FxHashMap::default(),
             pairs: HashMap::new(),
+            spots: FxHashMap::default(),
             pairs_left_out: 0,
             locks: Locks::searching(candidates.locks),
             home_made: FxHashSet::default(),
@@ -157,7 +276,7 @@ impl Historian {
         let Some(under) = self.read_under.get(&(pair.address >> 3)) else {
             return false;
         };
-        let [one, other] = &pair.sides;
+        let [one, other] = pair.sides();
         let waits = |side: &Side| side.spins && side.held.is_empty();
         let guarded = |side: &Side| {
             let mut held = side.held.iter();
@@ -176,29 +295,37 @@ impl Historian {
         later: &Past,
         mask: u8,
         granule: u64,
-        block: Option<&Block>,
+        block: Option<RacyBlock>,
         ad_hoc: bool,
     ) {
         let key = |past: &Past| (past.side.pc, past.side.kind);
         let (one, two) = (key(earlier), key(later));
         let (one, two) = if one <= two { (one, two) } else { (two, one) };
-        let pairs = &mut self.pairs;
-        if pairs.len() >= PAIRS_KEPT && !pairs.contains_key(&(one.0, one.1, two.0, two.1)) {
-            self.pairs_left_out += 1;
-            return;
-        }
+        let instructions = (one.0, one.1, two.0, two.1);
         let address = granule * 8 + u64::from(mask.trailing_zeros());
         let size = mask.count_ones();
-        let pair = pairs
-            .entry((one.0, one.1, two.0, two.1))
+        let met = earlier.side.address.max(later.side.address);
+        let Some(spot) = self.spot(instructions, met, address, block) else {
+            self.pairs_left_out += 1;
+            return;
+        };
+        let kept = match self.spots.get(&instructions) {
+            Some(2..) => MORE_INSTANCES_KEPT,
+            _ => INSTANCES_KEPT,
+        };
+        let pair = self
+            .pairs
+            .entry((instructions, spot))
             .or_insert_with(|| Pair {
-                sides: [earlier.shown(), later.shown()],
+                spot,
                 address,
-                size,
-                count: 0,
+                size: 0,
                 ad_hoc: 0,
-                instances: Vec::new(),
-                block: block.map(|block| (block.start, block.size, block.moment, block.order)),
+                instances: Spread::new(kept),
+                samples: Spread::new(SAMPLES_KEPT),
+                block,
+                asks_callers: false,
+                last: None,
                 home_made: false,
             });
         let instance = Instance {
@@ -208,18 +335,57 @@ impl Historian {
             size,
         };
         // The pieces of a wide access are one instance.
-        if pair
-            .instances
-            .last()
-            .is_some_and(|last| last.first == instance.first && last.second == instance.second)
-        {
+        let is_piece = pair.last == Some((instance.first, instance.second));
+        if pair.instances.seen <= 1 && (is_piece || pair.instances.seen == 0) {
+            let end = address + u64::from(u8::BITS - mask.leading_zeros() - mask.trailing_zeros());
+            pair.size = end.saturating_sub(pair.address).max(pair.size);
+        }
+        if is_piece {
             return;
         }
-        pair.count += 1;
+        pair.last = Some((instance.first, instance.second));
         pair.ad_hoc += u64::from(ad_hoc);
-        if pair.instances.len() < INSTANCES_KEPT {
-            pair.instances.push(instance);
+        pair.instances.add(|| instance);
+        pair.samples.add(|| [earlier.shown(), later.shown()]);
+    }
+
+    /// Where two instructions met that met at address `met`, with bytes from
+    /// `racy` on racing; none if there is no room for it.
+    fn spot(
+        &mut self,
+        instructions: Instructions,
+        met: u64,
+        racy: u64,
+        block: Option<RacyBlock>,
+    ) -> Option<Spot> {
+        let block = block.map(|block| (block, met.max(block.start) - block.start));
+        let spot = match block {
+            Some((block, offset)) => Spot::Block(block.order, offset),
+            // A part may be declared to race: then the rest is what counts.
+            None => Spot::Address(if racy.saturating_sub(met) < 8 {
+                racy
+            } else {
+                met
+            }),
+        };
+        if self.pairs.contains_key(&(instructions, spot)) {
+            return Some(spot);
         }
+        let known = self.spots.get(&instructions).copied().unwrap_or_default();
+        if known == 0 && self.spots.len() >= PAIRS_KEPT {
+            return None;
+        }
+        let spot = match block {
+            _ if known < SPOTS_KEPT && self.pairs.len() < ALL_SPOTS_KEPT => spot,
+            Some((block, offset)) => Spot::MoreBlocks(block.size, offset),
+            None => Spot::MoreAddresses,
+        };
+        let is_new = !self.pairs.contains_key(&(instructions, spot));
+        if is_new && self.pairs.len() >= 2 * ALL_SPOTS_KEPT {
+            return None;
+        }
+        *self.spots.entry(instructions).or_default() += usize::from(is_new);
+        Some(spot)
     }
 }
 
@@ -326,7 +492,9 @@ impl Checker for Historian {
                 meaning: access.meaning,
             };
             let mut list = self.past.remove(&piece.granule).unwrap_or_default();
-            let block = heap.find(piece.granule * 8 + u64::from(mask.trailing_zeros()));
+            let block = heap
+                .find(piece.granule * 8 + u64::from(mask.trailing_zeros()))
+                .map(RacyBlock::from);
             for past in &list {
                 let shared = past.mask & mask;
                 let both_atomic = both_atomic(past, &present);
@@ -390,5 +558,26 @@ impl Checker for Historian {
 
     fn home_made_lock(&mut self, word: u64) {
         self.home_made.insert(word);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Spread;
+
+    #[test]
+    fn what_is_kept_is_spread_over_all() {
+        let mut spread = Spread::new(8);
+        for item in 0..1000u64 {
+            spread.add(|| item);
+        }
+        assert_eq!(spread.seen, 1000);
+        let kept: Vec<u64> = spread.kept.iter().map(|(_, item)| *item).collect();
+        assert_eq!(kept[0], 0);
+        assert!(kept.len() > 4 && kept.len() <= 8, "{kept:?}");
+        let steps: Vec<u64> = kept.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(steps.iter().all(|step| *step == steps[0]), "{kept:?}");
+        assert!(kept[kept.len() - 1] >= 1000 - steps[0]);
+        assert!(spread.kept.iter().all(|(number, item)| number == item));
     }
 }

@@ -6,12 +6,13 @@ use crate::engine::{Checker, Engine, HappensBefore, KernelEdges};
 use crate::find::{Candidates, Finder};
 use crate::findings::{self, Found, ThreadFacts};
 use crate::fork::{ForkError, in_child, silence_output};
-use crate::history::Historian;
+use crate::history::{Historian, Pair, Spot};
 use crate::scene::{self, Scene, Wanted};
 use crate::shadow::ShadowError;
 use race::{Evidence, Report, States};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use symbols::{ModuleMap, Roles};
 use vm::record::{ProcessStatus, RecordError, Recording};
 use vm::{Stop, Vm, interruption};
 
@@ -130,13 +131,13 @@ fn run<C: Checker + 'static>(
     start: Start<'_>,
     checker: C,
     options: &Options,
-) -> Result<(Box<Engine<C>>, Option<i32>), PassError> {
+) -> Result<(Box<Engine<C>>, Option<i32>, Vm), PassError> {
     silence_output();
     let mut vm = start(recording)?;
     vm.may_read_files();
     vm.observe(engine(checker, options));
     let stop = vm.run(None)?;
-    Ok((take_engine(&mut vm)?, exit_code(stop)))
+    Ok((take_engine(&mut vm)?, exit_code(stop), vm))
 }
 
 fn engine<C: Checker>(checker: C, options: &Options) -> Box<Engine<C>> {
@@ -161,7 +162,7 @@ fn first_pass(
     start: Start<'_>,
     options: &Options,
 ) -> Result<First, PassError> {
-    let (engine, program) = run(recording, start, Finder::new()?, options)?;
+    let (engine, program, _) = run(recording, start, Finder::new()?, options)?;
     Ok(first_of(engine, program))
 }
 
@@ -190,9 +191,15 @@ fn second_pass(
     candidates: Candidates,
     options: &Options,
 ) -> Result<Found, PassError> {
-    let (mut engine, _) = run(recording, start, Historian::new(candidates)?, options)?;
+    let (mut engine, _, vm) = run(recording, start, Historian::new(candidates)?, options)?;
+    let map = scene::modules(&vm);
+    let mut roles = Roles::default();
     for pair in engine.checker.pairs.values_mut() {
-        for side in &mut pair.sides {
+        pair.asks_callers = asks_callers(&map, &mut roles, pair);
+        if !pair.asks_callers {
+            pair.samples.kept.truncate(1);
+        }
+        for side in pair.samples.kept.iter_mut().flat_map(|(_, sides)| sides) {
             side.spins = engine.code.spins(side.pc);
             side.decides = engine.code.feeds_branch(side.pc);
         }
@@ -221,7 +228,7 @@ fn second_pass(
     let checker = engine.checker;
     let mut pairs: Vec<_> = checker.pairs.into_values().collect();
     pairs.sort_by_key(|pair| {
-        let [one, other] = &pair.sides;
+        let [one, other] = pair.sides();
         (other.order, one.order, one.pc, other.pc, pair.address)
     });
     Ok(Found {
@@ -232,6 +239,21 @@ fn second_pass(
         lock_problems: checker.locks.problems,
         threads,
     })
+}
+
+/// The accesses of a pair have to be looked at one by one: code alone does not say
+/// who chose the object, or which it is.
+fn asks_callers(map: &ModuleMap, roles: &mut Roles, pair: &Pair) -> bool {
+    if pair.spot == Spot::MoreAddresses {
+        return true;
+    }
+    let variable = map.variable_over(pair.address, pair.size);
+    let variable = variable.filter(|_| pair.block.is_none());
+    let object = variable.map(|found| found.start..found.start.saturating_add(found.size));
+    let [one, other] = pair.sides().each_ref().map(|side| side.pc);
+    [one, other]
+        .into_iter()
+        .any(|pc| roles.asks_callers(map, pc, object.as_ref(), &mut scene::read_word))
 }
 
 fn third_pass(
@@ -292,6 +314,8 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
                 .find(|known| known.fingerprint == race.fingerprint)
             {
                 Some(known) => {
+                    known.join_objects(&race);
+                    race.object.clone_from(&known.object);
                     race.instances += known.instances;
                     let mut played = race.played.unwrap_or_default();
                     played.add(&known.played.unwrap_or_default());
@@ -398,6 +422,7 @@ fn add_process(report: &mut Report, number: u32, found: Report) {
             .find(|known| known.fingerprint == race.fingerprint && known.process.is_some());
         if let Some(known) = known {
             known.instances += race.instances;
+            known.join_objects(&race);
             continue;
         }
         race.id = report.races.len() as u32 + 1;

@@ -8,7 +8,8 @@
 use race::{Frame, Moment, Site};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use symbols::{ModuleMap, Registers};
+use std::ops::Range;
+use symbols::{Module, ModuleMap, Registers, Roles, StackFrame, Variable, allocated_by};
 use vm::space::Backing;
 use vm::{Stop, Vm};
 
@@ -24,6 +25,10 @@ pub struct Wanted {
     pub memory: Option<(u64, u32)>,
     /// Say what this address is.
     pub describe: Option<u64>,
+    /// Bytes there.
+    pub bytes: u64,
+    /// The heap block that they are in: start and size.
+    pub block: Option<(u64, u64)>,
     /// The thread whose stack the address is on.
     pub stack_of: Option<u32>,
 }
@@ -35,6 +40,15 @@ pub struct Scene {
     /// The first place of the stack that has a source line, else the
     /// instruction.
     pub user_site: Site,
+    /// The call that chose the object, where the access is in a helper.
+    #[serde(default)]
+    pub caller: Option<Site>,
+    /// Who asked for memory, if this is a call of an allocator.
+    #[serde(default)]
+    pub allocated_by: Option<Site>,
+    /// What bytes of a heap block are, by a pointer to it.
+    #[serde(default)]
+    pub pointed: Option<PointedAt>,
     pub before: Option<Vec<u8>>,
     pub after: Option<Vec<u8>>,
     /// The variable at the address asked about.
@@ -54,17 +68,29 @@ impl Scene {
 /// What a variable is called.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Description {
+    pub name: String,
     pub path: String,
+    pub start: u64,
     pub function: Option<String>,
 }
 
-impl From<symbols::Variable> for Description {
-    fn from(variable: symbols::Variable) -> Self {
+impl From<Variable> for Description {
+    fn from(variable: Variable) -> Self {
         Description {
+            name: variable.name,
             path: variable.path,
+            start: variable.start,
             function: variable.function,
         }
     }
+}
+
+/// Bytes of a heap block: `node.next` of whatever node, and as one would write
+/// it, `nodes[3].next`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct PointedAt {
+    pub kind: String,
+    pub path: String,
 }
 
 /// The modules of the vm's guest as they are mapped now.
@@ -85,7 +111,7 @@ fn registers(vm: &Vm, thread: u32) -> Option<Registers> {
     })
 }
 
-fn read_word(address: u64) -> Option<u64> {
+pub fn read_word(address: u64) -> Option<u64> {
     vm::memory::get::<u64>(address).ok()
 }
 
@@ -95,7 +121,7 @@ fn read_word(address: u64) -> Option<u64> {
 /// When the replay fails.
 pub fn visit(vm: &mut Vm, mut wanted: Vec<Wanted>) -> Result<Vec<(Wanted, Scene)>, vm::Error> {
     wanted.sort_by_key(|stop| stop.order);
-    let mut map: Option<(u64, ModuleMap)> = None;
+    let mut map: Option<(u64, ModuleMap, Roles)> = None;
     let mut scenes: Vec<(Wanted, Scene)> = Vec::new();
     let mut seen: HashMap<(Moment, Option<u64>), usize> = HashMap::new();
     // A moment may be wanted for several addresses: one wide access races with
@@ -117,21 +143,23 @@ pub fn visit(vm: &mut Vm, mut wanted: Vec<Wanted>) -> Result<Vec<(Wanted, Scene)
         // Mappings change at system calls only; counting them is cheaper than
         // opening all modules at every stop.
         let shape = vm.space.mappings().count() as u64;
-        if map.as_ref().is_none_or(|(known, _)| *known != shape) {
-            map = Some((shape, modules(vm)));
+        if map.as_ref().is_none_or(|(known, ..)| *known != shape) {
+            map = Some((shape, modules(vm), Roles::default()));
         }
-        let Some((_, map)) = &map else { continue };
+        let Some((_, map, roles)) = &mut map else {
+            continue;
+        };
         let first = scenes.len();
         for stop in stops {
             seen.insert((stop.moment, stop.describe), scenes.len());
-            scenes.push((*stop, look(vm, map, stop)));
+            scenes.push((*stop, look(vm, map, roles, stop)));
         }
         look_after(vm, at, &mut scenes[first..])?;
     }
     Ok(scenes)
 }
 
-fn look(vm: &Vm, map: &ModuleMap, stop: &Wanted) -> Scene {
+fn look(vm: &Vm, map: &ModuleMap, roles: &mut Roles, stop: &Wanted) -> Scene {
     let thread = stop.moment.thread;
     let mut scene = Scene::default();
     if vm.executed(thread) != stop.moment.count {
@@ -140,13 +168,32 @@ fn look(vm: &Vm, map: &ModuleMap, stop: &Wanted) -> Scene {
     let Some(registers) = registers(vm, thread) else {
         return scene;
     };
-    scene.stack = map.stack(&registers, &mut read_word, DEEPEST);
-    scene.user_site = user_site(map, &registers).unwrap_or_else(|| map.site(registers.rip));
-    if let Some(address) = stop.describe {
-        scene.variable = map
-            .variable_at(address)
-            .or_else(|| local(vm, map, stop.stack_of?, address))
-            .map(Description::from);
+    let frames = map.walk(&registers, &mut read_word, DEEPEST);
+    scene.stack = frames
+        .iter()
+        .flat_map(|frame| map.frames(frame.address, frame.is_return_address))
+        .collect();
+    let mut object = None;
+    match stop.describe {
+        Some(address) => {
+            let variable = map
+                .variable_over(address, stop.bytes)
+                .or_else(|| local(vm, map, stop.stack_of?, address, stop.bytes));
+            // Code has no addresses of stacks in it.
+            object = variable
+                .as_ref()
+                .filter(|variable| variable.function.is_none())
+                .map(|variable| variable.start..variable.start.saturating_add(variable.size));
+            scene.variable = variable.map(Description::from);
+        }
+        None => scene.allocated_by = allocated_by(map, &frames),
+    }
+    let chosen = roles.chosen(map, &frames, object.as_ref(), &mut read_word);
+    scene.user_site = chosen.site.unwrap_or_else(|| map.site(registers.rip));
+    scene.caller = chosen.caller;
+    if let (Some(address), Some((start, size))) = (stop.describe, stop.block) {
+        let block = start..start.saturating_add(size);
+        scene.pointed = pointed(map, &frames, (address, stop.bytes), &block);
     }
     if let Some((address, size)) = stop.memory {
         scene.before = vm::memory::read_vec(address, bytes_shown(size)).ok();
@@ -184,40 +231,46 @@ fn bytes_shown(size: u32) -> usize {
     size.min(16) as usize
 }
 
-/// The innermost place that has a source line: that of the access itself, or
-/// the call of the library function that made it. The C library below the
-/// program (`start_thread`, `__libc_start_main`) is neither, even where it is
-/// the only code with debug info.
-fn user_site(map: &ModuleMap, registers: &Registers) -> Option<Site> {
-    let mut in_program = false;
-    map.walk(registers, &mut read_word, DEEPEST)
-        .into_iter()
-        .map(|frame| {
-            map.site(
-                frame
-                    .address
-                    .wrapping_sub(u64::from(frame.is_return_address)),
-            )
-        })
-        .take_while(|site| {
-            let library = is_c_library(site);
-            in_program |= !library;
-            !(library && in_program)
-        })
-        .find(|site| site.line.is_some())
-}
+/// Callers that are asked what a helper was given.
+const ASKED: usize = 6;
 
-fn is_c_library(site: &Site) -> bool {
-    site.module.as_deref().is_some_and(|module| {
-        ["libc.", "libpthread", "ld-linux"]
-            .iter()
-            .any(|begin| module.starts_with(begin))
+/// What bytes of a heap block are: by the type of a pointer in the innermost
+/// frame that has one, and by the name of a global one.
+fn pointed(
+    map: &ModuleMap,
+    frames: &[StackFrame],
+    bytes: (u64, u64),
+    block: &Range<u64>,
+) -> Option<PointedAt> {
+    let own = |module: &Module| module.has_debug_info() && !is_of_language(module.name());
+    let global = map.globally_pointed_at(own, &mut read_word, bytes, block);
+    let in_scope = frames
+        .iter()
+        .take(ASKED)
+        .find_map(|frame| map.pointed_at(frame, &mut read_word, bytes, block));
+    let path = global.as_ref().or(in_scope.as_ref())?.path.clone();
+    Some(PointedAt {
+        kind: in_scope.or(global)?.kind,
+        path,
     })
 }
 
-fn local(vm: &Vm, map: &ModuleMap, thread: u32, address: u64) -> Option<symbols::Variable> {
+/// Libraries that point to no memory of the program's.
+fn is_of_language(module: &str) -> bool {
+    ["libc.", "libstdc++", "ld-linux", "libpthread", "libm."]
+        .iter()
+        .any(|begin| module.starts_with(begin))
+}
+
+fn local(
+    vm: &Vm,
+    map: &ModuleMap,
+    thread: u32,
+    address: u64,
+    bytes: u64,
+) -> Option<symbols::Variable> {
     let registers = registers(vm, thread)?;
     map.walk(&registers, &mut read_word, DEEPEST)
         .iter()
-        .find_map(|frame| map.local_at(frame, &mut read_word, address))
+        .find_map(|frame| map.local_over(frame, &mut read_word, address, bytes))
 }

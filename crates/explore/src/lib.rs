@@ -704,7 +704,8 @@ impl Work<'_> {
                 .then(|| pair::go_different_ways(vm, &plan, limit))
                 .flatten();
             let mut pairs: Vec<Pair> = Vec::new();
-            for schedule in Schedule::list(settings.schedules.max(1), settings.seed) {
+            let count = occurrence.schedules.unwrap_or(settings.schedules).max(1);
+            for schedule in Schedule::list(count, settings.seed) {
                 let pair = pair::both(vm, &plan, schedule, limit);
                 let violates = matches!(pair.outcome, Outcome::Violation { .. });
                 pairs.push(pair);
@@ -800,7 +801,13 @@ impl Journal {
         let before = occurrence
             .before
             .map_or_else(String::new, |origin| format!(" {origin}"));
-        format!("{} {first} {second} {address:#x}{before}", self.key)
+        let schedules = occurrence
+            .schedules
+            .map_or_else(String::new, |count| format!(" under {count}"));
+        format!(
+            "{} {first} {second} {address:#x}{before}{schedules}",
+            self.key
+        )
     }
 
     fn find(&self, occurrence: &Occurrence) -> Option<&Looked> {

@@ -126,9 +126,9 @@ fn in_library(frame: &Frame) -> bool {
     })
 }
 
-/// What lies at an address: a variable's name, or the address.
-pub fn variable(modules: &ModuleMap, address: u64) -> String {
-    modules.variable_at(address).map_or_else(
+/// What these bytes are: a variable's name, or the address.
+pub fn variable(modules: &ModuleMap, address: u64, size: u64) -> String {
+    modules.variable_over(address, size).map_or_else(
         || format!("the word at {address:#x}"),
         |variable| format!("`{}`", variable.path),
     )

@@ -2,47 +2,95 @@
 //!
 //! Paper 003, section 4.3, finds them by symbolic execution; a source for that
 //! implements the same trait. `Recorded` takes the occurrences of the race in
-//! one recording: the first, the last and some between, because a race may do
-//! harm in its last occurrence only.
+//! one recording. What is known of them decides which: first those that were
+//! seen to change the state, one on each object (the elements of an array are
+//! one race, and only one of them may be the pointer that somebody follows), so
+//! that no such change is left without an end; then the last of these; then the
+//! first, the last and some between, because a race may do harm in its last
+//! occurrence only.
 
 use crate::point::Occurrence;
+use race::Instance;
+use std::collections::BTreeSet;
 
 pub trait PathSource {
-    /// The occurrences to look at, most promising first, at most `count`.
+    /// The occurrences to look at, most promising first: `count`, and more where
+    /// something is known to be worth it.
     fn primaries(&self, count: usize) -> Vec<Occurrence>;
 }
 
+/// Leads followed beyond the number of primaries that was asked for, each under
+/// one schedule: their cost is that of two or three primaries more.
+const MORE_LEADS: usize = 12;
+
 /// The occurrences that were recorded, in order.
-pub struct Recorded(pub Vec<Occurrence>);
+pub struct Recorded {
+    pub occurrences: Vec<Occurrence>,
+    /// Those of which both orders left different states.
+    pub leads: Vec<Instance>,
+}
+
+impl Recorded {
+    /// Of which nothing else is known.
+    pub fn without_leads(occurrences: Vec<Occurrence>) -> Recorded {
+        Recorded {
+            occurrences,
+            leads: Vec::new(),
+        }
+    }
+
+    /// Indices of leads: the first on each object, then the last on each.
+    fn leading(&self) -> [Vec<usize>; 2] {
+        let all = &self.occurrences;
+        let leads: Vec<usize> = (0..all.len())
+            .filter(|index| self.leads.contains(&all[*index].instance))
+            .collect();
+        let once = |order: &mut dyn Iterator<Item = usize>| -> Vec<usize> {
+            let mut objects = BTreeSet::new();
+            order
+                .filter(|index| objects.insert(all[*index].instance.address))
+                .collect()
+        };
+        let first = once(&mut leads.iter().copied());
+        let mut last = once(&mut leads.iter().rev().copied());
+        last.retain(|index| !first.contains(index));
+        [first, last]
+    }
+
+    /// The first, the last, the middle, then the middles of the halves.
+    fn spread(&self) -> Vec<usize> {
+        let Some(last) = self.occurrences.len().checked_sub(1) else {
+            return Vec::new();
+        };
+        let mut chosen = vec![0, last];
+        let mut parts = 1;
+        while parts <= 2 * self.occurrences.len() {
+            parts *= 2;
+            chosen.extend((1..parts).step_by(2).map(|part| last * part / parts));
+        }
+        chosen
+    }
+}
 
 impl PathSource for Recorded {
     fn primaries(&self, count: usize) -> Vec<Occurrence> {
-        let all = &self.0;
-        let Some(last) = all.len().checked_sub(1) else {
-            return Vec::new();
-        };
+        let [first, last] = self.leading();
+        let most = count.max(first.len().min(count + MORE_LEADS));
         let mut chosen: Vec<usize> = Vec::new();
-        // First, last, middle, then the middles of the halves.
-        let mut parts = 1;
-        for index in [0, last] {
-            if !chosen.contains(&index) {
+        for index in first.into_iter().chain(last).chain(self.spread()) {
+            if chosen.len() < most && !chosen.contains(&index) {
                 chosen.push(index);
             }
         }
-        while chosen.len() < count.min(all.len()) {
-            parts *= 2;
-            for part in (1..parts).step_by(2) {
-                let index = last * part / parts;
-                if !chosen.contains(&index) {
-                    chosen.push(index);
-                }
-            }
-            if parts > 4 * all.len() {
-                break;
-            }
-        }
-        chosen.truncate(count);
-        chosen.into_iter().map(|index| all[index]).collect()
+        let more = |number: usize| (number >= count).then_some(1);
+        chosen
+            .into_iter()
+            .enumerate()
+            .map(|(number, index)| Occurrence {
+                schedules: more(number),
+                ..self.occurrences[index]
+            })
+            .collect()
     }
 }
 
@@ -56,29 +104,51 @@ mod tests {
             instance: Instance {
                 first: Moment::new(1, count),
                 second: Moment::new(2, count),
-                address: 0,
+                address: 0x1000 + count % 10 * 4,
                 size: 4,
             },
             first_writes: true,
             second_by_moment: false,
             before: None,
             distance: None,
+            schedules: None,
         }
+    }
+
+    fn counts(chosen: &[Occurrence]) -> Vec<u64> {
+        let count = |occurrence: &Occurrence| occurrence.instance.first.count;
+        chosen.iter().map(count).collect()
     }
 
     #[test]
     fn first_and_last_come_first() {
-        let all: Vec<Occurrence> = (0..100).map(occurrence).collect();
-        let counts = |count| -> Vec<u64> {
-            Recorded(all.clone())
-                .primaries(count)
-                .iter()
-                .map(|occurrence| occurrence.instance.first.count)
-                .collect()
-        };
+        let all = Recorded::without_leads((0..100).map(occurrence).collect());
+        let counts = |count| counts(&all.primaries(count));
         assert_eq!(counts(1), [0]);
         assert_eq!(counts(3), [0, 99, 49]);
         assert_eq!(counts(500).len(), 100);
-        assert!(Recorded(Vec::new()).primaries(3).is_empty());
+        let none = Recorded::without_leads(Vec::new());
+        assert!(none.primaries(3).is_empty());
+    }
+
+    #[test]
+    fn what_was_seen_to_change_leads_once_on_each_object() {
+        let leads = |numbers: &[u64]| Recorded {
+            occurrences: (0..100).map(occurrence).collect(),
+            leads: numbers
+                .iter()
+                .map(|number| occurrence(*number).instance)
+                .collect(),
+        };
+        // 17, 27 and 57 are on one object.
+        let all = leads(&[17, 27, 57]);
+        assert_eq!(counts(&all.primaries(2)), [17, 57]);
+        assert_eq!(counts(&all.primaries(4)), [17, 57, 0, 99]);
+        let all = leads(&[17, 18, 19, 20]);
+        let chosen = all.primaries(2);
+        assert_eq!(counts(&chosen), [17, 18, 19, 20]);
+        // What goes beyond is followed under one schedule.
+        let schedules: Vec<_> = chosen.iter().map(|one| one.schedules).collect();
+        assert_eq!(schedules, [None, None, Some(1), Some(1)]);
     }
 }

@@ -41,6 +41,9 @@ pub struct Occurrence {
     /// known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub distance: Option<u64>,
+    /// Schedules to go on under, if not as many as the settings say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schedules: Option<u32>,
 }
 
 impl Occurrence {
@@ -183,7 +186,7 @@ fn meanwhile(
             Doing::Spinning(spinners) => {
                 let words = spinners
                     .iter()
-                    .flat_map(|spinner| spinner.reads.iter().copied())
+                    .flat_map(|spinner| spinner.reads.iter().map(|(address, _)| address & !7))
                     .collect();
                 let of_second = spinners
                     .iter()
@@ -274,7 +277,7 @@ pub fn barrier(vm: &mut Vm, occurrence: Occurrence, limit: u64) -> Result<Barrie
         Some((moment, pc, address)) => format!(
             ", until thread {} writes {} at {}",
             moment.thread,
-            names::variable(&modules, address),
+            names::variable(&modules, address, 1),
             names::own_place(&modules.frames(pc, false))
         ),
         None => format!(", until thread {} goes on", first.thread),

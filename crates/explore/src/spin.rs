@@ -32,18 +32,19 @@ const ENOUGH: u64 = 20;
 pub struct Spinner {
     pub thread: u32,
     pub stack: Vec<Frame>,
-    /// What it reads outside its stack and nobody writes.
-    pub reads: Vec<u64>,
+    /// What it reads outside its stack and nobody writes, by address and size;
+    /// first what somebody could write.
+    pub reads: Vec<(u64, u32)>,
 }
 
 impl Spinner {
     pub fn describe(&self, modules: &ModuleMap) -> String {
         let at = names::own_place(&self.stack);
         match self.reads.first() {
-            Some(address) => format!(
+            Some((address, size)) => format!(
                 "thread {} loops at {at}, reading {}",
                 self.thread,
-                names::variable(modules, *address)
+                names::variable(modules, *address, u64::from(*size))
             ),
             None => format!("thread {} loops at {at}", self.thread),
         }
@@ -52,7 +53,8 @@ impl Spinner {
 
 #[derive(Default)]
 struct Seen {
-    reads: BTreeSet<u64>,
+    /// With what was read of each word last.
+    reads: BTreeMap<u64, (u64, u32)>,
     writes: BTreeSet<u64>,
     /// Something was touched for the first time in the second half.
     goes_on: bool,
@@ -80,7 +82,8 @@ impl Observer for Watch {
             let words =
                 access.address / 8..=(access.address + u64::from(access.size).max(1) - 1) / 8;
             for word in words.take(64) {
-                let is_new = (access.read && seen.reads.insert(word * 8))
+                let exact = (access.address, access.size);
+                let is_new = (access.read && seen.reads.insert(word * 8, exact).is_none())
                     | (access.write && seen.writes.insert(word * 8));
                 seen.goes_on |= is_new && second_half;
             }
@@ -141,7 +144,12 @@ pub fn look(vm: &mut Vm, modules: &ModuleMap) -> Result<Doing, Error> {
         let first_half = halfway.get(thread).copied().unwrap_or(began) - began;
         let empty = Seen::default();
         let own = seen.get(thread).unwrap_or(&empty);
-        let waits_for: BTreeSet<u64> = own.reads.difference(&own.writes).copied().collect();
+        let waits_for: BTreeSet<u64> = own
+            .reads
+            .keys()
+            .filter(|word| !own.writes.contains(word))
+            .copied()
+            .collect();
         let written = seen
             .iter()
             .filter(|(other, _)| *other != thread)
@@ -156,14 +164,22 @@ pub fn look(vm: &mut Vm, modules: &ModuleMap) -> Result<Doing, Error> {
             .space
             .find(regs.gpr[vm::context::reg::RSP])
             .map(|(range, _)| range);
-        let reads = waits_for
+        let mut reads: Vec<(u64, u32)> = waits_for
             .into_iter()
             .filter(|address| {
                 !stack_range
                     .as_ref()
                     .is_some_and(|range| range.contains(address))
             })
+            .filter_map(|word| own.reads.get(&word).copied())
             .collect();
+        // What nobody can write, nobody waits for: tables of the linker, constants.
+        let is_fixed = |address: u64| {
+            let mapping = vm.space.find(address);
+            modules.is_linked_table(address)
+                || mapping.is_none_or(|(_, mapping)| mapping.protection & libc::PROT_WRITE == 0)
+        };
+        reads.sort_by_key(|(address, _)| is_fixed(*address));
         spinners.push(Spinner {
             thread: *thread,
             stack: names::stack(modules, &regs),

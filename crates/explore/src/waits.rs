@@ -42,11 +42,11 @@ impl Waiting {
             }
             (Some(word), Some(other)) => format!(
                 "thread {thread} waits for {}, which thread {other} holds ({at})",
-                names::variable(modules, word)
+                names::variable(modules, word, 1)
             ),
             (Some(word), None) => format!(
                 "thread {thread} waits to be woken at {} ({at})",
-                names::variable(modules, word)
+                names::variable(modules, word, 1)
             ),
             (None, _) => format!("thread {thread} waits ({at})"),
         }

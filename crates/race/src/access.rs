@@ -30,6 +30,10 @@ pub struct Access {
     pub atomic: bool,
     #[serde(flatten)]
     pub site: Site,
+    /// The call that says what it works on, where the access is in a function
+    /// that works on whatever it is given (`put(&slot)`, an operator).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caller: Option<Site>,
     #[serde(default, with = "hex", skip_serializing_if = "Option::is_none")]
     pub address: Option<u64>,
     /// Guest thread number in the vm, kernel thread id in native tools.
@@ -64,6 +68,7 @@ impl Access {
             size,
             atomic: false,
             site,
+            caller: None,
             address: None,
             thread: None,
             thread_name: None,
@@ -75,6 +80,12 @@ impl Access {
             registers: BTreeMap::new(),
             locks: Vec::new(),
         }
+    }
+
+    /// The function whose business the access is: the one that chose the
+    /// object.
+    pub fn role(&self) -> &Site {
+        self.caller.as_ref().unwrap_or(&self.site)
     }
 
     /// The other side of a race when nobody saw it.

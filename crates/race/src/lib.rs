@@ -9,8 +9,10 @@
 //! schema number, and what is unknown is absent rather than made up.
 
 mod access;
+mod cause;
 mod fingerprint;
 mod moment;
+mod object;
 mod orders;
 mod plain;
 mod report;
@@ -19,8 +21,10 @@ mod standing;
 mod verdict;
 
 pub use access::{Access, AccessKind};
+pub use cause::{Cause, CauseKind, causes};
 pub use fingerprint::Fingerprint;
 pub use moment::{Moment, ParseMomentError};
+pub use object::{NAMED, Object, without_indices};
 pub use orders::{Difference, DifferenceKind, Event, EventKind, Order, Played};
 pub use plain::{plain, plain_bytes, plain_json, plain_lines, plain_pattern};
 pub use report::{

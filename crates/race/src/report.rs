@@ -2,10 +2,11 @@
 
 use crate::site::hex;
 use crate::{
-    Access, Consequence, Difference, Fingerprint, Frame, Mark, Moment, Order, Played, Standing,
-    States, Suppressed, Verdict, labels,
+    Access, Cause, Consequence, Difference, Fingerprint, Frame, Mark, Moment, Object, Order,
+    Played, Standing, States, Suppressed, Verdict, causes, labels,
 };
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// The number of the published JSON form.
 pub const SCHEMA: u32 = 1;
@@ -45,11 +46,21 @@ pub struct Evidence {
     pub replay: Option<String>,
 }
 
-/// A pair of static sites that raced, over all its instances.
+/// Two static sites, in their callers, that raced on one object; over all
+/// instances.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Race {
     pub id: u32,
     pub fingerprint: Fingerprint,
+    /// What the first form of fingerprints called it, by its two sites alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub former_fingerprint: Option<Fingerprint>,
+    /// What raced, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<Object>,
+    /// The number of the cause that it is one of the races of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<u32>,
     pub verdict: Verdict,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub consequence: Option<Consequence>,
@@ -119,13 +130,12 @@ pub struct Race {
 impl Race {
     /// A race as a detector finds it: two accesses, no verdict yet.
     pub fn new(id: u32, instances: u64, accesses: [Access; 2]) -> Self {
-        let fingerprint = {
-            let [first, second] = &accesses;
-            Fingerprint::of((first.kind, &first.site), (second.kind, &second.site))
-        };
         Race {
             id,
-            fingerprint,
+            fingerprint: Fingerprint::of(&accesses, None),
+            former_fingerprint: Some(Fingerprint::former(&accesses)),
+            object: None,
+            cause: None,
             verdict: Verdict::Unclassified,
             consequence: None,
             states: None,
@@ -163,6 +173,19 @@ impl Race {
         self.labels
             .iter()
             .any(|label| label == labels::HOME_MADE_LOCK)
+    }
+
+    /// Says what it is that raced.
+    pub fn set_object(&mut self, object: Object) {
+        self.fingerprint = Fingerprint::of(&self.accesses, Some(&object));
+        self.object = Some(object);
+    }
+
+    /// Takes in on what else the same race was seen.
+    pub fn join_objects(&mut self, other: &Race) {
+        if let (Some(object), Some(more)) = (&mut self.object, &other.object) {
+            object.join(more);
+        }
     }
 
     /// The race fits a pattern that is harmless more often than not (paper
@@ -277,6 +300,9 @@ pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<String>,
     pub races: Vec<Race>,
+    /// What the races come from, in the order of their first races.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<Cause>,
     /// Locks used wrongly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub locks: Vec<LockFinding>,
@@ -306,6 +332,7 @@ impl Report {
             run: None,
             started: None,
             races: Vec::new(),
+            causes: Vec::new(),
             locks: Vec::new(),
             errors: Vec::new(),
             not_checked: Vec::new(),
@@ -331,8 +358,8 @@ impl Report {
     }
 
     /// Puts the races in report order (worst verdict first, what is set aside
-    /// last among equals, then most seen)
-    /// and numbers them from 1.
+    /// last among equals, then most seen), numbers them from 1 and says which of
+    /// them have one cause.
     pub fn sort_and_number(&mut self) {
         self.races.sort_by_key(|race| {
             (
@@ -344,6 +371,29 @@ impl Report {
         });
         for (race, id) in self.races.iter_mut().zip(1..) {
             race.id = id;
+        }
+        self.find_causes();
+    }
+
+    /// Causes of which some race is not suppressed.
+    pub fn causes_that_count(&self) -> usize {
+        let shown = self.races.iter().filter(|race| race.suppressed.is_none());
+        let causes: BTreeSet<u32> = shown.filter_map(|race| race.cause).collect();
+        causes.len()
+    }
+
+    /// The cause of a race, if it has others to it.
+    pub fn shared_cause(&self, race: &Race) -> Option<&Cause> {
+        let own = |cause: &&Cause| Some(cause.id) == race.cause && cause.races.len() > 1;
+        self.causes.iter().find(own)
+    }
+
+    /// Says which races have one cause.
+    pub fn find_causes(&mut self) {
+        self.causes = causes(&self.races);
+        for race in &mut self.races {
+            let own = |cause: &&Cause| cause.races.contains(&race.id);
+            race.cause = self.causes.iter().find(own).map(|cause| cause.id);
         }
     }
 }

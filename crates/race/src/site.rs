@@ -73,3 +73,21 @@ pub(crate) mod hex {
             .map_err(|_| serde::de::Error::custom(format!("`{text}` is not a hexadecimal number")))
     }
 }
+
+/// As [`hex`], for a list.
+pub(crate) mod hex_list {
+    use super::hex;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct One(#[serde(with = "hex")] Option<u64>);
+
+    pub fn serialize<S: Serializer>(values: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(values.iter().map(|value| One(Some(*value))))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
+        let values = Vec::<One>::deserialize(deserializer)?;
+        Ok(values.into_iter().filter_map(|value| value.0).collect())
+    }
+}

@@ -6,10 +6,15 @@
 //! change to it reads well in a diff:
 //!
 //! ```json
-//! {"baseline": 1, "races": [
-//! {"fingerprint":"…","verdict":"state-change","between":["write add table.c:52","read report main.c:77"]}
+//! {"baseline": 2, "races": [
+//! {"fingerprint":"2-…","verdict":"state-change","between":["write add table.c:52","read report main.c:77"]}
 //! ]}
 //! ```
+//!
+//! The first form knew races by their two lines alone. Its entries are read: a
+//! race is known if its lines were, whatever object it is on (all of them were
+//! that entry then), and the next update writes it anew under its own
+//! fingerprint. Entries that no run meets stay as they are.
 
 use crate::Error;
 use crate::words::between;
@@ -18,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
@@ -47,6 +52,8 @@ pub struct Update {
     pub added: usize,
     pub changed: usize,
     pub removed: usize,
+    /// Entries of the first form that have been replaced.
+    pub carried: usize,
 }
 
 impl Baseline {
@@ -101,34 +108,52 @@ impl Baseline {
     }
 
     fn standing(&self, race: &Race) -> Standing {
-        match self.races.get(&race.fingerprint) {
+        match self.known(race) {
             None => Standing::New,
             Some(known) if worse(race.verdict, known.verdict) => Standing::Worse,
             Some(_) => Standing::Known,
         }
     }
 
+    fn known(&self, race: &Race) -> Option<&Entry> {
+        let former = || self.races.get(race.former_fingerprint.as_ref()?);
+        self.races.get(&race.fingerprint).or_else(former)
+    }
+
     /// Takes the races of `report` in, with their verdicts. Races that this
     /// run did not see stay (it may not have met them) unless `forget`.
     pub fn update(&mut self, report: &Report, forget: bool) -> Update {
         let mut update = Update::default();
+        let seen = |known: &Fingerprint| {
+            report.races.iter().any(|race| {
+                race.fingerprint == *known || race.former_fingerprint.as_ref() == Some(known)
+            })
+        };
         if forget {
             let before = self.races.len();
-            self.races
-                .retain(|known, _| report.races.iter().any(|race| race.fingerprint == *known));
+            self.races.retain(|known, _| seen(known));
             update.removed = before - self.races.len();
         }
+        let mut replaced: Vec<Fingerprint> = Vec::new();
         for race in report.races.iter().filter(|race| race.suppressed.is_none()) {
+            match self.known(race) {
+                None => update.added += 1,
+                Some(known) => {
+                    update.changed += usize::from(known.verdict != race.verdict);
+                    if known.fingerprint != race.fingerprint {
+                        replaced.push(known.fingerprint.clone());
+                    }
+                }
+            }
             let entry = Entry {
                 fingerprint: race.fingerprint.clone(),
                 verdict: race.verdict,
                 between: between(race).to_vec(),
             };
-            match self.races.insert(race.fingerprint.clone(), entry) {
-                None => update.added += 1,
-                Some(old) if old.verdict != race.verdict => update.changed += 1,
-                Some(_) => {}
-            }
+            self.races.insert(race.fingerprint.clone(), entry);
+        }
+        for former in replaced {
+            update.carried += usize::from(self.races.remove(&former).is_some());
         }
         update
     }
@@ -208,6 +233,41 @@ mod tests {
         let update = baseline.update(&report(vec![race("a", OutputDiffers)]), true);
         assert_eq!((update.added, update.changed, update.removed), (0, 1, 2));
         assert_eq!(baseline.len(), 1);
+    }
+
+    #[test]
+    fn entries_of_the_first_form_are_met_and_written_anew() {
+        use Verdict::*;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("base.json");
+        let on = |name: &str, verdict| {
+            let mut race = race("a", verdict);
+            race.set_object(race::Object::variable(name, name, 0x10));
+            race
+        };
+        let former = on("hits", StateChange).former_fingerprint.unwrap();
+        let gone = race("b", StateChange).former_fingerprint.unwrap();
+        let old = format!(
+            "{{\"baseline\": 1, \"races\": [\n\
+             {{\"fingerprint\":\"{former}\",\"verdict\":\"state-change\",\"between\":[]}},\n\
+             {{\"fingerprint\":\"{gone}\",\"verdict\":\"state-change\",\"between\":[]}}\n]}}\n"
+        );
+        std::fs::write(&path, old).unwrap();
+        let mut baseline = Baseline::read(&path).unwrap();
+        let mut now = report(vec![on("hits", StateChange), on("misses", OutputDiffers)]);
+        baseline.apply(&mut now);
+        let standing: Vec<_> = now.races.iter().map(|race| race.standing).collect();
+        assert_eq!(standing, [Some(Standing::Known), Some(Standing::Worse)]);
+        let update = baseline.update(&now, false);
+        assert_eq!((update.added, update.changed, update.carried), (0, 1, 1));
+        baseline.write(&path).unwrap();
+        let mut baseline = Baseline::read(&path).unwrap();
+        assert_eq!(baseline.len(), 3, "the one that was not met stays");
+        let mut now = report(vec![on("others", StateChange), on("hits", StateChange)]);
+        baseline.apply(&mut now);
+        let standing: Vec<_> = now.races.iter().map(|race| race.standing).collect();
+        assert_eq!(standing, [Some(Standing::New), Some(Standing::Known)]);
+        assert_eq!(baseline.update(&now, true).removed, 2);
     }
 
     #[test]

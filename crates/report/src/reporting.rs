@@ -160,6 +160,7 @@ impl Reporting {
     /// own (0 for a report that is only shown again).
     pub fn finish(self, mut report: Report) -> Result<i32, Error> {
         report.started.get_or_insert_with(|| self.started.clone());
+        report.find_causes();
         self.judge(&mut report)?;
         // A report that cannot be kept is shown all the same.
         let kept = self.keep(&mut report);

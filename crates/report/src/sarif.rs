@@ -194,7 +194,8 @@ impl Writer<'_> {
             "locations": [self.access_location(first)],
             "occurrenceCount": race.instances.max(1),
             "partialFingerprints": {
-                "deadheatRace/v1": race.fingerprint.0,
+                "deadheatRace/v1": race.former_fingerprint,
+                "deadheatRace/v2": race.fingerprint,
                 "primaryLocationLineHash": format!("{}:1", race.fingerprint.0),
             },
             "codeFlows": [{

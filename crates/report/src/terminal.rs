@@ -175,6 +175,7 @@ impl<'a> Page<'a> {
             self.labelled("  ", &sentence);
         }
         self.threads(first, second);
+        self.object(race);
         self.consequences(race);
         self.evidence(race);
         self.people(race);
@@ -338,6 +339,28 @@ impl<'a> Page<'a> {
             self.line(&format!("  {said} was created by"));
             self.frames(&access.thread_created_at, None, None);
             told.push(name);
+        }
+    }
+
+    /// On what else it was seen, and what it comes from.
+    fn object(&mut self, race: &Race) {
+        if let Some(object) = race.object.as_ref().filter(|object| object.seen > 1) {
+            let said = match object.names.len() {
+                0 | 1 => count(object.seen, "such object"),
+                _ => plain(&object.words()).into_owned(),
+            };
+            self.labelled("  seen on:  ", &said);
+        }
+        if let Some(cause) = self.report.shared_cause(race) {
+            let said = if cause.head == race.id {
+                let others = cause.races.iter().filter(|other| **other != race.id);
+                let others: Vec<String> = others.map(|other| format!("#{other}")).collect();
+                let missing = plain(&cause.missing);
+                format!("{missing}; also behind {}", others.join(", "))
+            } else {
+                format!("the same as of #{}", cause.head)
+            };
+            self.labelled("  cause:    ", &said);
         }
     }
 
@@ -506,11 +529,14 @@ impl<'a> Page<'a> {
                         (number > 0).then(|| self.paint.verdict(verdict, &text))
                     })
                     .collect();
-                format!(
-                    "{} in {program}: {}",
-                    count(number as u64, "data race"),
-                    counts.join(", ")
-                )
+                let races = count(number as u64, "data race");
+                let found = match self.report.causes_that_count() {
+                    causes @ 1.. if causes < number => {
+                        format!("{}, {races}", count(causes as u64, "cause"))
+                    }
+                    _ => races,
+                };
+                format!("{found} in {program}: {}", counts.join(", "))
             }
         };
         if suppressed > 0 {

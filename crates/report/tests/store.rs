@@ -3,13 +3,13 @@
 
 mod support;
 
-use race::{Mark, Report, Suppressed, Verdict};
+use race::{Mark, Race, Report, Suppressed, Verdict};
 use report::{Comparison, Store};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use support::mixed;
+use support::{counter, mixed};
 
 const FOLDER: &str = "DEADHEAT_TEST_STORE";
 const RUNS: &str = "DEADHEAT_TEST_RUNS";
@@ -382,4 +382,94 @@ fn marks_in_a_store_that_cannot_be_written_are_refused() {
     assert!(refused.contains("readonly"), "{refused}");
     assert_eq!(store.mark_history(&fingerprint).unwrap(), []);
     assert_eq!(store.runs().unwrap().len(), 1, "all else is there");
+}
+
+/// A store of a version whose fingerprints knew two lines and no object, with a
+/// mark on the race there.
+fn old_store(folder: &Path, variable: &str) -> Race {
+    let mut old = counter();
+    let former = old.former_fingerprint.take().unwrap();
+    old.fingerprint = former.clone();
+    old.place.get_or_insert_default().description = variable.into();
+    let mut report = mixed();
+    report.races = vec![old.clone()];
+    report.started = Some("2026-01-01T00:00:00Z".into());
+    let mut store = Store::create(folder).unwrap();
+    store.keep(&mut report).unwrap();
+    let mark = Mark {
+        state: "accepted".into(),
+        author: "ada".into(),
+        date: "2026-01-02T00:00:00Z".into(),
+        reason: "advisory".into(),
+    };
+    store.mark(&former, &mark).unwrap();
+    old
+}
+
+fn on(variable: &str) -> Race {
+    let mut race = counter();
+    race.place.get_or_insert_default().description = variable.into();
+    race.set_object(race::Object::variable(variable, variable, 0x10));
+    race
+}
+
+#[test]
+fn marks_of_the_first_form_are_carried_over_and_written_anew() {
+    let folder = tempfile::tempdir().unwrap();
+    let old = old_store(folder.path(), "total");
+    let mut store = Store::open(folder.path()).unwrap();
+    let mut report = mixed();
+    report.races = vec![on("total")];
+    store.put_marks(&mut report).unwrap();
+    assert_eq!(report.races[0].mark.as_ref().unwrap().state, "accepted");
+    assert!(report.not_checked.iter().all(|said| !said.contains("mark")));
+    store.keep(&mut report).unwrap();
+    let own = store.marks().unwrap();
+    assert!(own.contains_key(&report.races[0].fingerprint));
+    // The verdicts of both names are one history.
+    let past = store.past(&report.races[0]).unwrap();
+    assert_eq!(past.iter().map(|one| one.run).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(store.all_said(&report.races[0]).unwrap().len(), 1);
+    // Taken back under the new name, the old one does not come back.
+    let none = Mark {
+        state: "none".into(),
+        ..report.races[0].mark.clone().unwrap()
+    };
+    store.mark(&report.races[0].fingerprint, &none).unwrap();
+    store.put_marks(&mut report).unwrap();
+    assert_eq!(report.races[0].mark, None);
+    // To compare an old run with a new one they are the same race.
+    let mut before = mixed();
+    before.races = vec![old];
+    let compared = Comparison::of(&before, &report);
+    assert_eq!(
+        (compared.same, compared.new.len(), compared.gone.len()),
+        (1, 0, 0)
+    );
+}
+
+#[test]
+fn marks_of_the_first_form_that_may_mean_another_race_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    old_store(folder.path(), "total");
+    let store = Store::open(folder.path()).unwrap();
+    for races in [vec!["total", "count"], vec!["count"]] {
+        let mut report = mixed();
+        report.races = races.iter().map(|name| on(name)).collect();
+        report.sort_and_number();
+        for _ in 0..2 {
+            store.put_marks(&mut report).unwrap();
+        }
+        assert!(
+            report.races.iter().all(|race| race.mark.is_none()),
+            "{races:?}"
+        );
+        let said = report
+            .not_checked
+            .iter()
+            .filter(|said| said.contains("accepted"));
+        let said: Vec<&String> = said.collect();
+        assert_eq!(said.len(), 1, "said once: {said:?}");
+        assert!(said[0].contains("by ada"), "{said:?}");
+    }
 }

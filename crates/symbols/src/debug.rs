@@ -10,6 +10,7 @@ use crate::bytes::Bytes;
 use crate::demangle::demangle;
 use crate::elf::Elf;
 use crate::functions::{UnitFunctions, UnitRanges, file_name};
+use crate::pointers::GlobalPointer;
 use crate::variables::Global;
 use addr2line::Context;
 use gimli::{
@@ -48,6 +49,8 @@ pub(crate) struct DebugInfo {
     pub(crate) unit_functions: Vec<UnitFunctions>,
     /// Variables with a fixed address, in order of address.
     pub(crate) globals: OnceCell<Vec<Global>>,
+    /// Those that point to something with fields.
+    pub(crate) pointers: OnceCell<Vec<GlobalPointer>>,
     /// Which classes named like atomics are atomics.
     pub(crate) atomic_classes: RefCell<HashMap<(usize, usize), bool>>,
     names: RefCell<HashMap<(usize, usize), Option<String>>>,
@@ -82,6 +85,7 @@ impl DebugInfo {
             unit_ranges: OnceCell::new(),
             unit_functions,
             globals: OnceCell::new(),
+            pointers: OnceCell::new(),
             atomic_classes: RefCell::default(),
             names: RefCell::default(),
             bytes: RefCell::new(bytes),
@@ -211,6 +215,10 @@ impl DebugInfo {
     /// not say.
     pub(crate) fn function_line(&self, address: u64) -> Option<u32> {
         let (entry, _) = self.function_entries(address)?;
+        self.line_of_function(entry)
+    }
+
+    pub(crate) fn line_of_function(&self, entry: Entry<'_>) -> Option<u32> {
         if let Some((_, value)) = self.attribute(entry, gimli::DW_AT_decl_line) {
             return value.udata_value()?.try_into().ok();
         }

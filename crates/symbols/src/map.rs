@@ -5,6 +5,8 @@
 
 use crate::cfi::ReadMemory;
 use crate::module::Module;
+use crate::pointers::Pointed;
+use crate::roles::Role;
 use crate::table::FunctionSymbol;
 use crate::unwind::StackFrame;
 use crate::variables::Variable;
@@ -315,8 +317,17 @@ impl ModuleMap {
 
     /// The global or static variable at an address, down to the field.
     pub fn variable_at(&self, address: u64) -> Option<Variable> {
+        self.variable_over(address, 1)
+    }
+
+    /// The global or static variable at an address and the part of it that has
+    /// `size` bytes there.
+    pub fn variable_over(&self, address: u64, size: u64) -> Option<Variable> {
         let (module, bias) = self.locate(address)?;
-        let variable = module.variable_at(address.wrapping_sub(bias))?;
+        let variable = module.variable_over(address.wrapping_sub(bias), size)?;
+        let variable = self
+            .of_library(module, &variable, address.wrapping_sub(bias), size)
+            .unwrap_or(variable);
         Some(Variable {
             start: variable.start.wrapping_add(bias),
             part: variable
@@ -326,19 +337,101 @@ impl ModuleMap {
         })
     }
 
+    /// The address is in a table of the dynamic linker: of no variable, only of
+    /// ways to some.
+    pub fn is_linked_table(&self, address: u64) -> bool {
+        self.find(address)
+            .is_some_and(|(module, offset)| module.is_linked_table(offset))
+    }
+
+    /// A program has room for the variables of libraries that it uses (copy
+    /// relocations). Their types are in the library's debug info only.
+    fn of_library(
+        &self,
+        owner: &Module,
+        copy: &Variable,
+        address: u64,
+        size: u64,
+    ) -> Option<Variable> {
+        let symbol = owner.data_at(copy.start)?;
+        let is_known = copy.part.is_some() || !owner.has_debug_info();
+        if is_known || symbol.start != copy.start || copy.size == 0 {
+            return None;
+        }
+        let loaded = self.modules();
+        let originals = loaded
+            .iter()
+            .filter(|other| !std::ptr::eq(other.module, owner) && other.module.has_debug_info())
+            .flat_map(|other| {
+                let named = other.module.variables_named(&symbol.name);
+                named.into_iter().map(move |found| (other.module, found))
+            });
+        let moved = |start: u64, from: u64| start.wrapping_sub(from).wrapping_add(copy.start);
+        let moved_back = |at: u64, to: u64| at.wrapping_sub(copy.start).wrapping_add(to);
+        originals
+            .filter(|(_, found)| found.size == copy.size)
+            .find_map(|(module, found)| {
+                let original = module.variable_over(moved_back(address, found.start), size)?;
+                let (start, size) = original.part?;
+                Some(Variable {
+                    start: copy.start,
+                    part: Some((moved(start, found.start), size)),
+                    ..original
+                })
+            })
+    }
+
     /// The variable on the stack that `address` is in, if it is one of this
-    /// frame's function or of those inlined into it.
-    pub fn local_at(
+    /// frame's function or of those inlined into it, and the part of it that has
+    /// `size` bytes there.
+    pub fn local_over(
         &self,
         frame: &StackFrame,
         read: &mut ReadMemory<'_>,
         address: u64,
+        size: u64,
     ) -> Option<Variable> {
-        let pc = frame
-            .address
-            .wrapping_sub(u64::from(frame.is_return_address));
-        let (module, offset) = self.find(pc)?;
-        module.local_at(offset, &frame.registers, read, address)
+        let (module, offset) = self.find(frame.instruction())?;
+        module.local_over(offset, &frame.registers, read, (address, size))
+    }
+
+    /// The functions whose code the frame's instruction is, innermost first.
+    pub fn roles(&self, frame: &StackFrame) -> Vec<Role> {
+        match self.find(frame.instruction()) {
+            Some((module, offset)) => module.roles(offset),
+            None => Vec::new(),
+        }
+    }
+
+    /// What the bytes at `address` are by a global pointer to `block`:
+    /// `nodes[3].next`. `wanted` says which modules' globals are asked.
+    pub fn globally_pointed_at(
+        &self,
+        wanted: impl Fn(&Module) -> bool,
+        read: &mut ReadMemory<'_>,
+        bytes: (u64, u64),
+        block: &Range<u64>,
+    ) -> Option<Pointed> {
+        self.modules()
+            .into_iter()
+            .filter(|loaded| wanted(loaded.module))
+            .find_map(|loaded| {
+                let bias = loaded.bias;
+                loaded.module.globally_pointed_at(bias, read, bytes, block)
+            })
+    }
+
+    /// What the bytes at `address` are by a pointer that is in scope in this
+    /// frame and points into `block`: `node.next` for a `struct node *`.
+    pub fn pointed_at(
+        &self,
+        frame: &StackFrame,
+        read: &mut ReadMemory<'_>,
+        (address, size): (u64, u64),
+        block: &Range<u64>,
+    ) -> Option<Pointed> {
+        let (module, offset) = self.find(frame.instruction())?;
+        module.pointed_at(offset, frame, read, (address, size), block)
     }
 }
 

@@ -1,5 +1,9 @@
-//! From a byte of a variable to the field or element it belongs to, and
+//! From bytes of a variable to the field or element they belong to, and
 //! whether that is volatile or atomic.
+//!
+//! Several bytes belong to the smallest part that has them all: what copies a
+//! structure is about the structure, not about its first field. Bit-fields share
+//! bytes, so these are named by all that are in them.
 
 use crate::debug::{DebugInfo, Entry, text};
 use gimli::{AttributeValue, DwTag};
@@ -10,7 +14,8 @@ const DEEPEST: usize = 64;
 /// Where in a value a byte lies.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// `.total`, `[3].next`, `+4` for padding; empty for a scalar.
+    /// `.total`, `[3].next`, `.{on,ready}` for bit-fields that share the bytes,
+    /// `+4` for padding; empty for a scalar.
     pub(crate) path: String,
     /// Name of the part's type, where it has one.
     pub(crate) type_name: Option<String>,
@@ -81,11 +86,13 @@ impl DebugInfo {
         lengths
     }
 
-    /// The part of a value of type `entry` that byte `offset` belongs to.
-    pub(crate) fn part(&self, entry: Entry<'_>, offset: u64) -> Part {
+    /// The part of a value of type `entry` that `size` bytes at `offset` belong
+    /// to.
+    pub(crate) fn part(&self, entry: Entry<'_>, offset: u64, size: u64) -> Part {
         let mut part = Part::default();
         let mut entry = entry;
         let mut rest = offset;
+        let mut size = size.max(1);
         for _ in 0..DEEPEST {
             let Ok(die) = entry.unit.entry(entry.offset) else {
                 break;
@@ -103,30 +110,45 @@ impl DebugInfo {
                         part.atomic = true;
                         break;
                     }
-                    let Some(member) = self.member_at(entry, rest) else {
-                        if rest > 0 {
-                            part.path.push_str(&format!("+{rest}"));
+                    let member = match self.members_over(entry, rest, size) {
+                        Members::One(member) => member,
+                        Members::Bits(names) => {
+                            part.path.push_str(&format!(".{{{}}}", names.join(",")));
+                            break;
                         }
-                        break;
+                        Members::Several => break,
+                        Members::None => {
+                            if rest > 0 {
+                                part.path.push_str(&format!("+{rest}"));
+                            }
+                            break;
+                        }
                     };
                     if let Some(name) = &member.name {
                         part.path.push('.');
                         part.path.push_str(name);
                     }
                     part.type_name = None;
-                    rest -= member.offset;
+                    // Bytes before it are padding, or of a base without fields.
+                    let before = member.offset.saturating_sub(rest);
+                    size = size.saturating_sub(before).max(1);
+                    rest = rest.saturating_sub(member.offset);
                     part.offset += member.offset;
                     Some(member.type_entry)
                 }
                 gimli::DW_TAG_array_type => {
                     let element = self.type_of(entry);
-                    let size = element.and_then(|element| self.size_of(element));
-                    let (Some(element), Some(size @ 1..)) = (element, size) else {
+                    let element_size = element.and_then(|element| self.size_of(element));
+                    let (Some(element), Some(element_size @ 1..)) = (element, element_size) else {
                         break;
                     };
-                    let mut index = rest / size;
-                    rest %= size;
-                    part.offset += index * size;
+                    let mut index = rest / element_size;
+                    if (rest % element_size).saturating_add(size) > element_size {
+                        part.size = self.size_of(entry);
+                        break;
+                    }
+                    rest %= element_size;
+                    part.offset += index * element_size;
                     part.path.push_str(&self.indices(entry, &mut index));
                     Some(element)
                 }
@@ -171,8 +193,11 @@ impl DebugInfo {
             .collect()
     }
 
-    fn member_at<'a>(&'a self, class: Entry<'a>, offset: u64) -> Option<Member<'a>> {
+    /// The members that `size` bytes at `offset` are of.
+    fn members_over<'a>(&'a self, class: Entry<'a>, offset: u64, size: u64) -> Members<'a> {
+        let end = offset.saturating_add(size);
         let mut flexible = None;
+        let mut found: Vec<Member<'a>> = Vec::new();
         for child in children(class) {
             let Some(member) = self.member(child) else {
                 continue;
@@ -181,8 +206,22 @@ impl DebugInfo {
                 .bit_field_size
                 .or_else(|| self.size_of(member.type_entry))
             {
-                Some(size @ 1..) if member.offset <= offset && offset - member.offset < size => {
-                    return Some(member);
+                Some(size @ 1..)
+                    if member.offset < end && offset < member.offset.saturating_add(size) =>
+                {
+                    // The members of a union lie on one another, and on an empty
+                    // base: the first with a name that has all the bytes speaks
+                    // for them.
+                    let has_all = member.offset <= offset && end - member.offset <= size;
+                    let on_another = found.iter().any(|other| other.offset == member.offset);
+                    if on_another && member.bit_field_size.is_none() {
+                        let speaks = |other: &Member<'_>| other.has_all && other.name.is_some();
+                        if has_all && !found.iter().any(speaks) {
+                            found = vec![Member { has_all, ..member }];
+                        }
+                        continue;
+                    }
+                    found.push(Member { has_all, ..member });
                 }
                 // `[]` at the end of a structure.
                 None | Some(0) if member.offset <= offset && member.is_array => {
@@ -191,7 +230,15 @@ impl DebugInfo {
                 _ => {}
             }
         }
-        flexible
+        if found.len() > 1 && found.iter().all(|member| member.bit_field_size.is_some()) {
+            return Members::Bits(found.into_iter().filter_map(|member| member.name).collect());
+        }
+        match (found.len(), flexible) {
+            (0, Some(member)) => Members::One(member),
+            (0, None) => Members::None,
+            (1, _) => found.pop().map_or(Members::None, Members::One),
+            _ => Members::Several,
+        }
     }
 
     pub(crate) fn member<'a>(&'a self, child: Entry<'a>) -> Option<Member<'a>> {
@@ -244,6 +291,7 @@ impl DebugInfo {
             type_entry,
             is_array,
             bit_field_size,
+            has_all: false,
         })
     }
 
@@ -279,6 +327,18 @@ pub(crate) struct Member<'a> {
     is_array: bool,
     /// Bytes that a bit field lies in.
     pub(crate) bit_field_size: Option<u64>,
+    /// All the bytes that were asked about are its.
+    has_all: bool,
+}
+
+/// What members some bytes of a class are of.
+enum Members<'a> {
+    /// Padding.
+    None,
+    One(Member<'a>),
+    /// Bit-fields that share the bytes, by name.
+    Bits(Vec<String>),
+    Several,
 }
 
 pub(crate) fn is_alias(tag: DwTag) -> bool {

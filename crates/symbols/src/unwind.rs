@@ -28,6 +28,13 @@ pub struct StackFrame {
     pub registers: Registers,
 }
 
+impl StackFrame {
+    /// The instruction that is executed, or the last byte of the call.
+    pub(crate) fn instruction(&self) -> u64 {
+        self.address.wrapping_sub(u64::from(self.is_return_address))
+    }
+}
+
 /// How far the word on top of the stack is to be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Likelihood {

@@ -57,8 +57,14 @@ impl Module {
     /// The variable at a link-time address, by debug info, else by its
     /// symbol.
     pub fn variable_at(&self, address: u64) -> Option<Variable> {
+        self.variable_over(address, 1)
+    }
+
+    /// The variable at a link-time address and the part of it that has `size`
+    /// bytes there.
+    pub fn variable_over(&self, address: u64, size: u64) -> Option<Variable> {
         if let Some(debug) = self.debug()
-            && let Some(mut variable) = debug.global_at(address)
+            && let Some(mut variable) = debug.global_over(address, size)
         {
             // Static locals of C++ are qualified in their symbol only.
             if let Some(symbol) = self.data_at(variable.start)
@@ -71,7 +77,10 @@ impl Module {
             }
             return Some(variable);
         }
-        let symbol = self.data_at(address)?;
+        // The dynamic linker's tables are named by one symbol without a size: a
+        // slot there is no variable, only the way to one.
+        let is_table = self.is_linked_table(address);
+        let symbol = self.data_at(address).filter(|_| !is_table)?;
         let name = demangle(&symbol.name);
         let path = match address - symbol.start {
             0 => name.clone(),
@@ -91,17 +100,24 @@ impl Module {
         })
     }
 
+    /// The dynamic linker's own: addresses of variables and functions.
+    pub fn is_linked_table(&self, address: u64) -> bool {
+        self.section_at(address)
+            .is_some_and(|section| section.name.starts_with(".got") || section.name == ".dynamic")
+    }
+
     /// The local variable at `address` of the function that executes the
     /// instruction at link-time `pc` with these registers.
-    pub(crate) fn local_at(
+    pub(crate) fn local_over(
         &self,
         pc: u64,
         registers: &Registers,
         read: &mut ReadMemory<'_>,
-        address: u64,
+        (address, size): (u64, u64),
     ) -> Option<Variable> {
         let cfa = self.cfa(pc, registers, read)?;
-        self.debug()?.local_at(pc, cfa, registers, read, address)
+        let frame = (pc, cfa, registers);
+        self.debug()?.local_over(frame, read, (address, size))
     }
 
     /// The canonical frame address at link-time `pc`.
@@ -118,7 +134,7 @@ impl Module {
 }
 
 impl DebugInfo {
-    fn global_at(&self, address: u64) -> Option<Variable> {
+    fn global_over(&self, address: u64, bytes: u64) -> Option<Variable> {
         let globals = self.globals.get_or_init(|| self.collect_globals());
         let behind = globals.partition_point(|global| global.start <= address);
         globals[..behind]
@@ -133,10 +149,13 @@ impl DebugInfo {
                     supplementary: false,
                 };
                 let Some((before, size)) = global.piece else {
-                    return self.describe(entry, global.start, address, None);
+                    return self.describe(entry, global.start, (address, bytes), None);
                 };
-                (address - global.start < size).then_some(())?;
-                self.describe(entry, global.start.wrapping_sub(before), address, None)
+                let left = size
+                    .checked_sub(address - global.start)
+                    .filter(|left| *left > 0)?;
+                let start = global.start.wrapping_sub(before);
+                self.describe(entry, start, (address, bytes.min(left)), None)
             })
     }
 
@@ -145,7 +164,7 @@ impl DebugInfo {
         &self,
         entry: Entry<'_>,
         start: u64,
-        address: u64,
+        (address, bytes): (u64, u64),
         function: Option<String>,
     ) -> Option<Variable> {
         let type_entry = self.type_of(entry)?;
@@ -155,7 +174,7 @@ impl DebugInfo {
             return None;
         }
         let name = self.full_name(entry)?;
-        let part: Part = self.part(type_entry, offset);
+        let part: Part = self.part(type_entry, offset, bytes.min(size - offset));
         let line = self
             .attribute(entry, gimli::DW_AT_decl_line)
             .and_then(|(_, value)| value.udata_value()?.try_into().ok());
@@ -190,18 +209,37 @@ impl DebugInfo {
         globals
     }
 
-    fn local_at(
+    fn local_over(
         &self,
-        pc: u64,
-        cfa: u64,
-        registers: &Registers,
+        (pc, cfa, registers): (u64, u64, &Registers),
         read: &mut ReadMemory<'_>,
-        address: u64,
+        bytes: (u64, u64),
     ) -> Option<Variable> {
         let frame = self.frame_at(pc, cfa, registers, read)?;
         let mut found = None;
-        let mut scopes = vec![(frame.function, frame.function, 0)];
         // Inner scopes come later and win: they hide outer names.
+        self.visit_locals(frame.function, pc, &mut |child, function| {
+            let place = self.locate(child, pc, Some(&frame), registers, read);
+            if let Some(Place::Memory(start)) = place {
+                let owner = self.full_name(function);
+                let variable = self.describe(child, start, bytes, owner);
+                if variable.is_some() {
+                    found = variable;
+                }
+            }
+        });
+        found
+    }
+
+    /// Calls `visit` with every variable and parameter that is in scope at `pc`,
+    /// and the function it is one of; inner ones last.
+    pub(crate) fn visit_locals<'a>(
+        &'a self,
+        function: Entry<'a>,
+        pc: u64,
+        visit: &mut dyn FnMut(Entry<'a>, Entry<'a>),
+    ) {
+        let mut scopes = vec![(function, function, 0)];
         while let Some((scope, function, depth)) = scopes.pop() {
             for child in children(scope) {
                 let Ok(die) = child.unit.entry(child.offset) else {
@@ -209,11 +247,7 @@ impl DebugInfo {
                 };
                 match die.tag() {
                     gimli::DW_TAG_variable | gimli::DW_TAG_formal_parameter => {
-                        let place = self.locate(child, pc, Some(&frame), registers, read);
-                        if let Some(Place::Memory(start)) = place {
-                            let owner = self.full_name(function);
-                            found = self.describe(child, start, address, owner).or(found);
-                        }
+                        visit(child, function);
                     }
                     gimli::DW_TAG_lexical_block | gimli::DW_TAG_inlined_subroutine
                         if depth < DEEPEST_BLOCK && covers(child, pc) =>
@@ -226,7 +260,6 @@ impl DebugInfo {
                 }
             }
         }
-        found
     }
 
     /// The function out of line at `pc` and what its locations are relative

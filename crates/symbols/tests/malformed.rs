@@ -69,7 +69,7 @@ fn ask_everything(bytes: Vec<u8>, code: &[u64], data: &[u64]) {
             is_return_address: false,
             registers,
         };
-        let _ = map.local_at(&frame, &mut |_| Some(word), 0x7fff_0010);
+        let _ = map.local_over(&frame, &mut |_| Some(word), 0x7fff_0010, 1);
         let _ = map.atomic_access_in(&frame, &mut |_| Some(word));
     }
     for address in data {

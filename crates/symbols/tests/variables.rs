@@ -34,7 +34,7 @@ fn check_c(module: &Module, knows_atomic: bool) {
             ("stats", 20, "stats.value.number"),
             ("stats", 24, "stats.ready"),
             ("stats", 28, "stats.users"),
-            ("stats", 32, "stats.first"),
+            ("stats", 32, "stats.{first,second}"),
             ("stats", 33, "stats.second"),
             ("table", 0, "table[0].next"),
             ("table", 24 * 3, "table[3].next"),
@@ -229,7 +229,7 @@ fn variables_on_the_stack() {
         );
         // Everything that the frame's part of the stack holds.
         let mut seen: Vec<String> = (frame.registers.rsp() - 128..frames[1].registers.rsp())
-            .filter_map(|at| map.local_at(&frame, &mut |word| traced.read(word), at))
+            .filter_map(|at| map.local_over(&frame, &mut |word| traced.read(word), at, 1))
             .inspect(|variable| assert_eq!(variable.function.as_deref(), Some("locals")))
             .map(|variable| variable.path)
             .collect();

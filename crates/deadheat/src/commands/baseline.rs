@@ -60,5 +60,12 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         changes.changed,
         changes.removed
     );
+    if changes.carried > 0 {
+        tell!(
+            "{} of an older deadheat carried over: races are now told apart by what they are on, \
+             not by their lines alone",
+            report::count(changes.carried as u64, "entry").replace("entrys", "entries")
+        );
+    }
     Ok(0)
 }

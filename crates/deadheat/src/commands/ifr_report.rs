@@ -3,12 +3,12 @@
 
 use super::Failure;
 use ifr_runtime::log::{End, Kind, Log, LoggedRace, Side};
-use race::{Access, AccessKind, Frame, Place, Race, Report};
+use race::{Access, AccessKind, Fingerprint, Frame, Object, Place, Race, Report};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::Read;
 use std::path::PathBuf;
-use symbols::ModuleMap;
+use symbols::{Chosen, ModuleMap, Registers, Roles, StackFrame, Variable};
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -35,7 +35,23 @@ fn frames(map: &ModuleMap, addresses: &[u64]) -> Vec<Frame> {
         .collect()
 }
 
-fn access(map: &ModuleMap, side: &Side, address: u64) -> Access {
+/// Who made the access, by the return addresses that were logged: memory is not
+/// there to be read any more.
+fn chosen(map: &ModuleMap, side: &Side, object: Option<&Variable>) -> Chosen {
+    let frames: Vec<StackFrame> = side
+        .frames
+        .iter()
+        .map(|address| StackFrame {
+            address: *address,
+            is_return_address: true,
+            registers: Registers::default(),
+        })
+        .collect();
+    let object = object.map(|found| found.start..found.start.saturating_add(found.size));
+    Roles::default().chosen(map, &frames, object.as_ref(), &mut |_| None)
+}
+
+fn access(map: &ModuleMap, side: &Side, address: u64, object: Option<&Variable>) -> Access {
     let kind = match side.kind {
         Kind::Read | Kind::AtomicRead => AccessKind::Read,
         Kind::Write | Kind::AtomicWrite => AccessKind::Write,
@@ -50,6 +66,7 @@ fn access(map: &ModuleMap, side: &Side, address: u64) -> Access {
         .map(|site| map.site(site.saturating_sub(1)))
         .unwrap_or_default();
     let mut access = Access::new(kind, side.size, site);
+    access.caller = chosen(map, side, object).caller;
     access.atomic = matches!(side.kind, Kind::AtomicRead | Kind::AtomicWrite);
     access.address = Some(address);
     access.thread = Some(side.kernel_thread);
@@ -58,34 +75,45 @@ fn access(map: &ModuleMap, side: &Side, address: u64) -> Access {
     access
 }
 
-/// What the address is, if a variable of the program.
-fn place(map: &ModuleMap, address: u64) -> Option<Place> {
-    map.variable_at(address).map(|variable| Place {
-        address: Some(address),
-        description: variable.path,
-        allocated_at: Vec::new(),
-    })
+/// What the bytes are, if of a variable of the program.
+fn variable(map: &ModuleMap, race: &LoggedRace) -> Option<Variable> {
+    let sizes = race.sides.iter().map(|side| u64::from(side.size));
+    // A walk over many bytes has no size.
+    let size = sizes.filter(|size| *size > 0).min().unwrap_or(1);
+    map.variable_over(race.address, size)
 }
 
 fn name(map: &ModuleMap, races: &[LoggedRace]) -> Vec<Race> {
     // Inlining makes many sites of one source line: the same race, unless it is
     // about another variable.
-    let mut known: HashMap<(String, String), usize> = HashMap::new();
+    let mut known: HashMap<Fingerprint, usize> = HashMap::new();
     let mut named: Vec<Race> = Vec::new();
     for logged in races {
         let [first, second] = logged.sides.as_slice() else {
             continue;
         };
-        let accesses = [
-            access(map, first, logged.address),
-            access(map, second, logged.address),
-        ];
+        let variable = variable(map, logged);
+        let accesses =
+            [first, second].map(|side| access(map, side, logged.address, variable.as_ref()));
         let mut race = Race::new(0, logged.instances, accesses);
-        race.place = place(map, logged.address);
-        let path = race.place.as_ref().map_or("", |place| &place.description);
-        let variable = path.split(['.', '[', '+']).next().unwrap_or(path);
-        match known.entry((race.fingerprint.0.clone(), variable.to_string())) {
-            Entry::Occupied(index) => named[*index.get()].instances += race.instances,
+        if let Some(variable) = variable {
+            race.set_object(Object::variable(
+                &variable.name,
+                &variable.path,
+                variable.start,
+            ));
+            race.place = Some(Place {
+                address: Some(logged.address),
+                description: variable.path,
+                allocated_at: Vec::new(),
+            });
+        }
+        match known.entry(race.fingerprint.clone()) {
+            Entry::Occupied(index) => {
+                let known = &mut named[*index.get()];
+                known.instances += race.instances;
+                known.join_objects(&race);
+            }
             Entry::Vacant(vacant) => {
                 vacant.insert(named.len());
                 named.push(race);

@@ -52,6 +52,11 @@ fn line(run: &Run) -> String {
         true => "no races".to_string(),
         false => counts.join(", "),
     };
+    if let Some(causes) = run.causes.filter(|causes| *causes < run.races()) {
+        let causes = report::count(causes, "cause");
+        let races = report::count(run.races(), "race");
+        found = format!("{causes}, {races}: {found}");
+    }
     if run.suppressed > 0 {
         found.push_str(&format!(" ({} suppressed)", run.suppressed));
     }
@@ -77,6 +82,7 @@ fn as_json(run: &Run) -> serde_json::Value {
         "tool": run.tool,
         "program": run.program,
         "exit": run.exit,
+        "causes": run.causes,
         "races": counts,
         "suppressed": run.suppressed,
     })

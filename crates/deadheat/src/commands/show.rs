@@ -57,7 +57,7 @@ fn past(arguments: &Arguments, race: &race::Race) -> Result<String, Failure> {
     let Ok(store) = Store::open(&arguments.run.store.store) else {
         return Ok(text);
     };
-    let history = store.history(&race.fingerprint)?;
+    let history = store.past(race)?;
     if !history.is_empty() {
         text.push_str("history:\n");
     }
@@ -71,7 +71,7 @@ fn past(arguments: &Arguments, race: &race::Race) -> Result<String, Failure> {
             sighting.instances
         );
     }
-    for mark in store.mark_history(&race.fingerprint)? {
+    for mark in store.all_said(race)? {
         let _ = writeln!(
             text,
             "  {}  {} marked it {}: {}",

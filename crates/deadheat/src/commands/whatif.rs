@@ -4,6 +4,7 @@
 use super::Failure;
 use crate::ending;
 use crate::exploration::{self, ExploreOptions};
+use crate::orders;
 use hunt::whatif::{self, Answer, Change, Lines, Settings, Tried};
 use race::{Race, Report};
 use report::Stream;
@@ -211,6 +212,7 @@ fn removed(answer: &Answer, lines: &Lines, arguments: &Arguments) -> Result<Told
             &arguments.explore,
             exploration::SCHEDULES,
             None,
+            &orders::Leads::default(),
         )?;
         for race in mine.races {
             left.remove(&race.fingerprint.0);

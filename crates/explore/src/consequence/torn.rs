@@ -227,7 +227,7 @@ pub fn look(vm: &mut Vm, poised: Poised, occurrence: Occurrence, unborn: bool) -
         if unborn && !first_read.write {
             mixed.push(without_value(sides[reader].thread, reader == 0));
         }
-        let place = names::variable(&modules, race.start);
+        let place = names::variable(&modules, race.start, race.end - race.start);
         let at = [first_read, first_write]
             .map(|piece| names::own_place(&modules.frames(piece.pc, false)));
         if let Some(text) = torn(

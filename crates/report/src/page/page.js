@@ -307,6 +307,7 @@
         race.place.from && [" from ", el("span", { class: "code" }, functionName(data.frames[race.place.from[0]])), " ",
           el("span", { class: "where" }, where(data.frames[race.place.from[0]]))]),
       race.ordering && el("p", { class: "faint any" }, race.ordering),
+      race.cause && el("p", { class: "faint any" }, `One cause of ${race.cause.races.map((id) => "#" + id).join(", ")}: ${race.cause.missing}.`),
       data.verdicts[race.verdict].name === "k-witness-harmless" && el("p", { class: "faint" },
         "No harm was seen in the executions tried; it is still undefined behaviour in C and C++."),
       section("The two accesses", el("div", { class: "pair" },

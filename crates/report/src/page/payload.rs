@@ -285,6 +285,11 @@ impl Tables {
             "earlier": earlier(race),
             "accesses": accesses,
             "place": place,
+            "cause": report.shared_cause(race).map(|cause| json!({
+                "head": cause.head,
+                "races": cause.races,
+                "missing": plain(&cause.missing),
+            })),
             "explanation": race.explanation.as_deref().map(plain),
             "ordering": ordering(race, &report.tool),
             "differences": differences,

@@ -2,7 +2,7 @@
 
 use crate::worse;
 use race::{Fingerprint, Race, Report, Verdict};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// A race that both runs saw, with different verdicts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,10 +31,15 @@ impl Comparison {
                 .map(|race| (race.fingerprint.clone(), race.verdict))
                 .collect()
         };
-        let (then, now) = (verdicts(before), verdicts(after));
+        let then = verdicts(before);
+        // A run of an older deadheat knew races by their lines alone.
+        let names = |race: &'_ Race| {
+            let former = race.former_fingerprint.clone();
+            [Some(race.fingerprint.clone()), former]
+        };
         let mut comparison = Comparison::default();
         for race in &after.races {
-            match then.get(&race.fingerprint) {
+            match names(race).iter().flatten().find_map(|name| then.get(name)) {
                 None => comparison.new.push(race.clone()),
                 Some(verdict) if *verdict != race.verdict => comparison.changed.push(Changed {
                     race: race.clone(),
@@ -44,10 +49,11 @@ impl Comparison {
                 Some(_) => comparison.same += 1,
             }
         }
+        let now: HashSet<Fingerprint> = after.races.iter().flat_map(names).flatten().collect();
         let gone = before
             .races
             .iter()
-            .filter(|race| !now.contains_key(&race.fingerprint));
+            .filter(|race| !now.contains(&race.fingerprint));
         comparison.gone = gone.cloned().collect();
         comparison
     }

@@ -7,7 +7,8 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 /// What each version added. Never edit a step that was released: add one.
-pub const STEPS: &[&str] = &["
+pub const STEPS: &[&str] = &[
+    "
     CREATE TABLE recordings (
         id INTEGER PRIMARY KEY,
         started TEXT NOT NULL,
@@ -45,7 +46,11 @@ pub const STEPS: &[&str] = &["
         reason TEXT NOT NULL
     );
     CREATE INDEX marks_by_race ON marks (fingerprint);
-"];
+",
+    "
+    ALTER TABLE runs ADD COLUMN causes INTEGER;
+",
+];
 
 #[derive(Debug)]
 pub enum Failure {

@@ -9,8 +9,11 @@
 //! Recordings and runs are numbered from one sequence; a run of one recording
 //! has the recording's number, so "run 7" and `.deadheat/7` belong together.
 //! Races are kept by fingerprint: their verdicts over time and what people
-//! said about them survive rebuilds and outlive the recordings.
+//! said about them survive rebuilds and outlive the recordings. What was kept
+//! under the first form of fingerprints is found by `former_fingerprint`
+//! (`carry`).
 
+mod carry;
 mod compare;
 mod migrate;
 
@@ -52,6 +55,8 @@ pub struct Run {
     /// Races per verdict, suppressed ones left out, in report order.
     pub counts: Vec<(Verdict, u64)>,
     pub suppressed: u64,
+    /// Causes of these races; runs of older versions do not say.
+    pub causes: Option<u64>,
 }
 
 impl Run {
@@ -204,6 +209,7 @@ impl Store {
             report.run = Some(number);
             report.started.get_or_insert_with(clock::now);
             insert_run(transaction, number, report)?;
+            carry::write_anew(transaction, report)?;
             Ok(number)
         })?;
         Ok(number)
@@ -230,7 +236,7 @@ impl Store {
     pub fn runs(&self) -> Result<Vec<Run>, Error> {
         self.read(|database| {
             let mut query = database.prepare(
-                "SELECT id, started, tool, program, exit_deadheat, counts, suppressed
+                "SELECT id, started, tool, program, exit_deadheat, counts, suppressed, causes
                  FROM runs ORDER BY id DESC",
             )?;
             let rows = query.query_map([], |row| {
@@ -243,6 +249,7 @@ impl Store {
                     exit: row.get(4)?,
                     counts: Verdict::REPORT_ORDER.into_iter().zip(counts).collect(),
                     suppressed: row.get(6)?,
+                    causes: row.get(7)?,
                 })
             })?;
             rows.collect()
@@ -298,23 +305,31 @@ impl Store {
 
     /// Puts the marks that people gave on the races of `report`.
     pub fn put_marks(&self, report: &mut Report) -> Result<(), Error> {
-        let marks = self.marks()?;
-        for race in &mut report.races {
-            race.mark = marks.get(&race.fingerprint).cloned();
+        let said = self.last_said()?;
+        let carried = self.carried(report, &said)?;
+        for (race, carried) in report.races.iter_mut().zip(carried.marks) {
+            let holds = |mark: &Mark| mark.state != "none";
+            let own = said.get(&race.fingerprint).cloned();
+            race.mark = own.filter(holds).or(carried);
             race.contradicted = match &race.mark {
                 // A run from before the mark is what the mark was about.
                 Some(mark) if report.started.as_ref().is_none_or(|at| *at > mark.date) => self
-                    .verdict_at(&race.fingerprint, &mark.date)?
+                    .verdict_at(race, &mark.date)?
                     .and_then(|then| mark.contradicted_by(then, race.verdict)),
                 _ => None,
             };
+        }
+        for sentence in carried.refused {
+            if !report.not_checked.contains(&sentence) {
+                report.not_checked.push(sentence);
+            }
         }
         Ok(())
     }
 
     /// The verdict on a race that somebody could know at this date.
-    fn verdict_at(&self, fingerprint: &Fingerprint, date: &str) -> Result<Option<Verdict>, Error> {
-        let known = self.history(fingerprint)?;
+    fn verdict_at(&self, race: &Race, date: &str) -> Result<Option<Verdict>, Error> {
+        let known = self.past(race)?;
         let then = known
             .iter()
             .rfind(|sighting| sighting.started.as_str() <= date);
@@ -323,6 +338,13 @@ impl Store {
 
     /// The marks that hold, by race.
     pub fn marks(&self) -> Result<HashMap<Fingerprint, Mark>, Error> {
+        let mut marks = self.last_said()?;
+        marks.retain(|_, mark| mark.state != "none");
+        Ok(marks)
+    }
+
+    /// What was said last about each race, marks taken back included.
+    fn last_said(&self) -> Result<HashMap<Fingerprint, Mark>, Error> {
         self.read(|database| {
             let mut query = database.prepare(
                 "SELECT fingerprint, state, author, date, reason FROM marks ORDER BY id",
@@ -336,16 +358,7 @@ impl Store {
                 };
                 Ok((Fingerprint(row.get(0)?), mark))
             })?;
-            let mut marks = HashMap::new();
-            for row in rows {
-                let (fingerprint, mark) = row?;
-                if mark.state == "none" {
-                    marks.remove(&fingerprint);
-                } else {
-                    marks.insert(fingerprint, mark);
-                }
-            }
-            Ok(marks)
+            rows.collect()
         })
     }
 
@@ -558,6 +571,7 @@ fn head(report: &Report) -> Report {
         run: report.run,
         started: report.started.clone(),
         races: Vec::new(),
+        causes: report.causes.clone(),
         locks: report.locks.clone(),
         errors: report.errors.clone(),
         not_checked: report.not_checked.clone(),
@@ -579,8 +593,9 @@ fn insert_run(transaction: &Transaction, number: u64, report: &Report) -> rusqli
         .count() as u64;
     let head = head(report);
     transaction.execute(
-        "INSERT INTO runs (id, started, tool, program, exit_deadheat, counts, suppressed, report)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        "INSERT INTO runs
+             (id, started, tool, program, exit_deadheat, counts, suppressed, report, causes)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
         params![
             number,
             report.started,
@@ -589,7 +604,8 @@ fn insert_run(transaction: &Transaction, number: u64, report: &Report) -> rusqli
             report.exit.deadheat,
             to_json(&counts),
             suppressed,
-            to_json(&head)
+            to_json(&head),
+            report.causes_that_count() as u64
         ],
     )?;
     let mut insert = transaction.prepare(
