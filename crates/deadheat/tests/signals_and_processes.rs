@@ -110,6 +110,7 @@ programs! {
     fork_and_wait
     group_signals
     execute
+    mapped_again
 }
 
 #[test]

@@ -568,19 +568,29 @@ impl Space {
     }
 
     fn host_remap(&self, old: u64, old_length: u64, length: u64, to: u64) -> Result<(), Errno> {
-        let flags = if to == old {
-            0
-        } else {
-            libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED
-        };
-        // SAFETY: source and target are guest ranges, checked by the caller.
-        let result = unsafe {
-            host::syscall(
-                libc::SYS_mremap,
-                [old, old_length, length, flags as u64, to, 0],
-            )
-        };
-        if result < 0 { Err(result) } else { Ok(()) }
+        const EFAULT: Errno = -(libc::EFAULT as i64);
+        match host_remap_one(old, old_length, length, to) {
+            // What is one mapping in the books, and was one while recording, is
+            // several to the host: a replay opens a file for each mapping.
+            Err(EFAULT) if old_length != 0 => {
+                let kept = old_length.min(length);
+                if to != old {
+                    for at in (0..kept - PAGE).step_by(PAGE as usize) {
+                        host_remap_one(old + at, PAGE, PAGE, to + at)?;
+                    }
+                }
+                // The last one takes what is new with it.
+                let last = kept - PAGE;
+                host_remap_one(old + last, PAGE, PAGE + length - kept, to + last)?;
+                if kept < old_length {
+                    let rest = [old + kept, old_length - kept, 0, 0, 0, 0];
+                    // SAFETY: the end of a guest mapping that moves away.
+                    unsafe { host::syscall(libc::SYS_munmap, rest) };
+                }
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// `brk`: returns the new end, or the old one if it cannot move.
@@ -694,6 +704,23 @@ impl Space {
         }
         *self = Space::default();
     }
+}
+
+/// `mremap` of what is one mapping to the host.
+fn host_remap_one(old: u64, old_length: u64, length: u64, to: u64) -> Result<(), Errno> {
+    let flags = if to == old {
+        0
+    } else {
+        libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED
+    };
+    // SAFETY: source and target are guest ranges, checked by the caller.
+    let result = unsafe {
+        host::syscall(
+            libc::SYS_mremap,
+            [old, old_length, length, flags as u64, to, 0],
+        )
+    };
+    if result < 0 { Err(result) } else { Ok(()) }
 }
 
 impl Mapping {
