@@ -111,6 +111,7 @@ programs! {
     group_signals
     execute
     mapped_again
+    removed_meanwhile
 }
 
 #[test]
