@@ -29,6 +29,7 @@ mod pipe;
 mod poll;
 mod proc_files;
 pub mod process;
+mod process_memory;
 mod sending;
 mod shared_memory;
 pub mod signal;
@@ -41,6 +42,7 @@ mod system_v;
 mod time;
 mod timer;
 mod timerfd;
+mod vforked;
 
 use crate::machine::Vm;
 use crate::memory::BadAddress;
@@ -129,8 +131,8 @@ pub struct Kernel {
     pub timers: timer::Timers,
     /// How many streams of each origin were made.
     made: std::collections::HashMap<u64, u32>,
-    /// System calls already complained about.
-    reported: std::collections::BTreeSet<u64>,
+    /// What the user was told already.
+    said: std::collections::BTreeSet<String>,
 }
 
 impl Vm {
