@@ -110,6 +110,113 @@ programs! {
     fork_and_wait
     group_signals
     execute
+    vfork_leaves
+    kin
+    background_terminal
+    told_by_signal
+    mapped_again
+    without_a_name
+    removed_meanwhile
+    own_memory
+    counter_closed
+}
+
+/// What the vm does not do fails with the errno of docs/guests.md, and a
+/// sentence names it, once.
+#[test]
+fn what_is_refused_is_said() {
+    let folder = folder("refused");
+    let program = compile("refused", &folder);
+    let recording = folder.join("recording");
+    let recorded = run(deadheat()
+        .args(["record", "-o"])
+        .arg(&recording)
+        .arg("--")
+        .arg(&program));
+    let refused = [
+        ("ptrace", "EPERM", "system call ptrace"),
+        ("seccomp", "EINVAL", "system call seccomp"),
+        ("PR_SET_SECCOMP", "EINVAL", "prctl with PR_SET_SECCOMP"),
+        ("unshare", "EPERM", "unshare with a namespace of its own"),
+        ("setns", "EPERM", "system call setns"),
+        (
+            "clone with a namespace",
+            "EPERM",
+            "clone with a namespace of its own",
+        ),
+        (
+            "clone with memory",
+            "ENOSYS",
+            "clone with CLONE_VM, and without CLONE_THREAD or CLONE_VFORK,",
+        ),
+        ("perf_event_open", "EACCES", "system call perf_event_open"),
+        ("io_uring_setup", "ENOSYS", "system call io_uring_setup"),
+        ("userfaultfd", "ENOSYS", "system call userfaultfd"),
+        ("bpf", "EPERM", "system call bpf"),
+        ("process_vm_readv", "EPERM", "system call process_vm_readv"),
+    ];
+    let mut expected = String::new();
+    for _ in 0..2 {
+        for (call, errno, _) in refused {
+            expected += &format!("{call}: {errno}\n");
+        }
+    }
+    expected += "unshare of files: done\nPR_GET_SECCOMP: done\nhandlers without memory: EINVAL\n";
+    assert_eq!(String::from_utf8_lossy(&recorded.stdout), expected);
+    let said: String = refused
+        .iter()
+        .map(|(_, errno, what)| {
+            format!(
+                "deadheat: {what} is refused here; the program is told so ({errno}). \
+                 docs/guests.md lists what is\n"
+            )
+        })
+        .collect();
+    assert_eq!(String::from_utf8_lossy(&recorded.stderr), said);
+    let replayed = run(deadheat().arg("replay").arg(&recording));
+    assert_eq!(String::from_utf8_lossy(&replayed.stdout), expected);
+    assert_eq!(String::from_utf8_lossy(&replayed.stderr), "");
+}
+
+/// A program whose owner it would run as natively: the user is told that it
+/// runs as the same user. Root makes one; others have one installed.
+#[test]
+fn a_setuid_bit_without_effect_is_said() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    const NOBODY: u32 = 65534;
+    let folder = folder("setuid");
+    let own = std::fs::metadata(&folder).unwrap().uid();
+    let (program, owner) = if own == 0 {
+        let program = folder.join("true");
+        std::fs::copy("/bin/true", &program).unwrap();
+        std::os::unix::fs::chown(&program, Some(NOBODY), None).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755)).unwrap();
+        (program, NOBODY)
+    } else {
+        (PathBuf::from("/usr/bin/passwd"), 0)
+    };
+    // By a shell, which executes it, and by itself.
+    let script = format!("{} --help > /dev/null; true", program.display());
+    let direct = run(deadheat()
+        .args(["record", "-o"])
+        .arg(folder.join("direct"))
+        .arg("--")
+        .arg(&program)
+        .arg("--help"));
+    let mut by_shell = deadheat();
+    by_shell.args(["record", "-o"]).arg(folder.join("shell"));
+    let by_shell = run(by_shell.args(["--", "bash", "-c", &script]));
+    let sentence = format!(
+        "deadheat: {} has the setuid bit, which has no effect here: it runs as user {own}, not {owner}\n",
+        program.canonicalize().unwrap().display()
+    );
+    for recorded in [direct, by_shell] {
+        let said = String::from_utf8_lossy(&recorded.stderr).into_owned();
+        assert_eq!(said.matches(&sentence).count(), 1, "{said}");
+    }
+    let replayed = run(deadheat().arg("replay").arg(folder.join("direct")));
+    let said = String::from_utf8_lossy(&replayed.stderr).into_owned();
+    assert!(!said.contains("setuid"), "{said}");
 }
 
 #[test]

@@ -41,6 +41,12 @@ const TASK: u64 = 0x40;
 const PROCESSOR_SEGMENT: u16 = 0x7b;
 
 impl Vm {
+    fn time_stamps_fault(&self) -> bool {
+        self.threads
+            .get(&self.current)
+            .is_some_and(|thread| thread.time_stamps_fault)
+    }
+
     /// Executes the instruction at rip, which is already counted.
     pub(crate) fn emulate(&mut self) -> Result<Option<SliceEnd>, Error> {
         let pc = self.regs().rip;
@@ -91,6 +97,9 @@ impl Vm {
             Mnemonic::Str => return self.store_word(&instruction, TASK),
             Mnemonic::Sldt => return self.store_word(&instruction, 0),
             Mnemonic::Lsl => return self.segment_limit(&instruction),
+            Mnemonic::Rdtsc | Mnemonic::Rdtscp if self.time_stamps_fault() => {
+                return self.protection_fault(pc, 0);
+            }
             Mnemonic::Rdtsc | Mnemonic::Rdtscp => {
                 let time = self.now();
                 self.regs().gpr[reg::RAX] = time & 0xffff_ffff;

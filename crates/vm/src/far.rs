@@ -289,11 +289,10 @@ impl Vm {
 
     /// Says once that there are no 32-bit programs here.
     fn say_32_bit(&mut self) {
-        if !std::mem::replace(&mut self.kernel.said_32_bit, true) {
-            self.say(
-                "32-bit code and 32-bit system calls (int 0x80) are not supported; the program \
-                 gets a general protection fault (SIGSEGV)",
-            );
-        }
+        self.say_once(
+            "32-bit code and 32-bit system calls (int 0x80) are not supported; the program \
+             gets a general protection fault (SIGSEGV)"
+                .into(),
+        );
     }
 }

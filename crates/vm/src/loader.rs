@@ -180,6 +180,7 @@ impl Vm {
             (real, file) = self.open_program(&path)?;
         }
         let image = parse(&path, &file)?;
+        self.tell_ignored_rights(&real, &file);
         let bias = if image.position_independent {
             layout::PIE_BASE
         } else {
@@ -221,12 +222,62 @@ impl Vm {
         Ok(regs)
     }
 
+    /// A program that would run as somebody else natively runs as the same user
+    /// here: the vm is not started with its rights.
+    fn tell_ignored_rights(&self, path: &Path, file: &File) {
+        use std::os::unix::fs::MetadataExt;
+        if !self.io.is_live() || self.kernel.machine.no_new_privileges {
+            return;
+        }
+        let Ok(data) = file.metadata() else {
+            return;
+        };
+        // SAFETY: an out-parameter; calls without preconditions.
+        let (nosuid, user, group) = unsafe {
+            let mut system: libc::statvfs = std::mem::zeroed();
+            let told = libc::fstatvfs(file.as_raw_fd(), &mut system) == 0;
+            let nosuid = told && system.f_flag & libc::ST_NOSUID != 0;
+            (nosuid, libc::geteuid(), libc::getegid())
+        };
+        if nosuid {
+            return;
+        }
+        let path = path.display();
+        if data.mode() & libc::S_ISUID != 0 && data.uid() != user {
+            self.say(&format!(
+                "{path} has the setuid bit, which has no effect here: it runs as user {user}, not {}",
+                data.uid()
+            ));
+        }
+        let both = libc::S_ISGID | libc::S_IXGRP;
+        if data.mode() & both == both && data.gid() != group {
+            self.say(&format!(
+                "{path} has the setgid bit, which has no effect here: it runs as group {group}, not {}",
+                data.gid()
+            ));
+        }
+        // SAFETY: a literal name; only the size is asked for.
+        let capabilities = unsafe {
+            let name = c"security.capability".as_ptr();
+            libc::fgetxattr(file.as_raw_fd(), name, std::ptr::null_mut(), 0)
+        };
+        if capabilities > 0 && user != 0 {
+            self.say(&format!(
+                "{path} has capabilities of its own, which have no effect here"
+            ));
+        }
+    }
+
     /// A program's real path and a handle for it.
     fn open_program(&mut self, path: &Path) -> Result<(PathBuf, File), Error> {
         let wanted = path.to_path_buf();
         let opened = self.io.mapped_file(false, || {
-            let resolved = wanted.canonicalize()?;
-            let file = File::open(&resolved)?;
+            let file = File::open(&wanted)?;
+            // What is removed, or never had a name (a memfd), has only what the
+            // descriptor says.
+            let resolved = wanted
+                .canonicalize()
+                .or_else(|_| std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())))?;
             Ok((resolved, file))
         })?;
         opened.map_err(|error| {

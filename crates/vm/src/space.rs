@@ -649,16 +649,31 @@ impl Space {
         to: u64,
         flags: i32,
     ) -> Result<(), Errno> {
+        const EFAULT: Errno = -(libc::EFAULT as i64);
         // To the host pages kept read-only are mappings of their own.
         protection::lift_range(old..old + old_length);
-        // SAFETY: source and target are guest ranges, checked by the caller.
-        let result = unsafe {
-            host::syscall(
-                libc::SYS_mremap,
-                [old, old_length, length, flags as u64, to, 0],
-            )
-        };
-        if result < 0 { Err(result) } else { Ok(()) }
+        match host_remap_one(old, old_length, length, to, flags) {
+            // What is one mapping in the books, and was one while recording, is
+            // several to the host: a replay opens a file for each mapping.
+            Err(EFAULT) if old_length != 0 && flags & libc::MREMAP_DONTUNMAP == 0 => {
+                let kept = old_length.min(length);
+                if to != old {
+                    for at in (0..kept - PAGE).step_by(PAGE as usize) {
+                        host_remap_one(old + at, PAGE, PAGE, to + at, flags)?;
+                    }
+                }
+                // The last one takes what is new with it.
+                let last = kept - PAGE;
+                host_remap_one(old + last, PAGE, PAGE + length - kept, to + last, flags)?;
+                if kept < old_length {
+                    let rest = [old + kept, old_length - kept, 0, 0, 0, 0];
+                    // SAFETY: the end of a guest mapping that moves away.
+                    unsafe { host::syscall(libc::SYS_munmap, rest) };
+                }
+                Ok(())
+            }
+            other => other,
+        }
     }
 
     /// A use of `address`, where nothing is mapped: a mapping above that grows
@@ -810,6 +825,24 @@ impl Space {
         }
         *self = Space::default();
     }
+}
+
+/// `mremap` of what is one mapping to the host.
+fn host_remap_one(
+    old: u64,
+    old_length: u64,
+    length: u64,
+    to: u64,
+    flags: i32,
+) -> Result<(), Errno> {
+    // SAFETY: source and target are guest ranges, checked by the caller.
+    let result = unsafe {
+        host::syscall(
+            libc::SYS_mremap,
+            [old, old_length, length, flags as u64, to, 0],
+        )
+    };
+    if result < 0 { Err(result) } else { Ok(()) }
 }
 
 impl Mapping {

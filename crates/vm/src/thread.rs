@@ -22,6 +22,8 @@ pub struct Thread {
     pub name: [u8; 16],
     /// A sleep takes this much longer than it was asked to.
     pub timer_slack: u64,
+    /// Reading the time-stamp counter is a fault (PR_SET_TSC).
+    pub time_stamps_fault: bool,
     pub clear_child_tid: u64,
     pub robust_list: u64,
     pub signals: ThreadSignals,
@@ -100,6 +102,7 @@ impl Thread {
             call: None,
             name: [0; 16],
             timer_slack: TIMER_SLACK,
+            time_stamps_fault: false,
             clear_child_tid: 0,
             robust_list: 0,
             signals: ThreadSignals::default(),

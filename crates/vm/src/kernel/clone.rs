@@ -10,12 +10,10 @@ use crate::observe::ThreadEvent;
 use crate::record::ProcessStatus;
 use crate::thread::{State, Thread};
 
-/// What every thread library passes for a thread.
-const THREAD_FLAGS: u64 = (libc::CLONE_VM
-    | libc::CLONE_FS
-    | libc::CLONE_FILES
-    | libc::CLONE_SIGHAND
-    | libc::CLONE_THREAD) as u64;
+/// What makes a thread to the kernel.
+const THREAD_FLAGS: u64 = (libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD) as u64;
+/// What every thread library passes as well.
+const SHARED_FILES: u64 = (libc::CLONE_FS | libc::CLONE_FILES) as u64;
 
 impl Vm {
     pub(super) fn current_tid(&self) -> i32 {
@@ -28,6 +26,13 @@ impl Vm {
         let [flags, stack, parent_tid, child_tid, tls, _] = call.arguments;
         if flags & THREAD_FLAGS != THREAD_FLAGS {
             return self.clone_process(call);
+        }
+        if flags & SHARED_FILES != SHARED_FILES {
+            self.say_once(
+                "a thread made without CLONE_FILES or CLONE_FS shares descriptors and folder \
+                 with the others here all the same"
+                    .into(),
+            );
         }
         if flags & libc::CLONE_SETTLS as u64 != 0
             && (tls >= layout::GUEST_TOP || memory::is_vm(tls))
@@ -51,6 +56,7 @@ impl Vm {
         let mut thread = Thread::new(id, tid, regs);
         thread.vector = parent.vector.clone();
         thread.name = parent.name;
+        thread.time_stamps_fault = parent.time_stamps_fault;
         thread.signals = parent.signals.inherited();
         if flags & libc::CLONE_CHILD_CLEARTID as u64 != 0 {
             thread.clear_child_tid = child_tid;

@@ -12,7 +12,8 @@ use crate::memory;
 use std::ffi::OsStr;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
 /// Most bytes of arguments and environment: what fits on the first stack.
 const LONGEST: usize = 6 << 20;
@@ -123,12 +124,20 @@ impl Vm {
         self.execute_program(libc::AT_FDCWD, path, arguments, environment)
     }
 
-    /// Where a host descriptor's file lies.
+    /// Where a host descriptor's file lies; the descriptor's own name if the
+    /// file has none any more (removed, or a memfd).
     fn recorded_path(&mut self, number: i32) -> Result<Vec<u8>, Halt> {
         let (_, path) = self.io.external_bytes(libc::SYS_execveat as u32, || {
-            let path = std::fs::read_link(format!("/proc/self/fd/{number}"));
-            let path = path.map(|path| path.as_os_str().as_bytes().to_vec());
-            (0, path.unwrap_or_default())
+            let descriptor = format!("/proc/self/fd/{number}");
+            let identity = |path: &Path| {
+                let data = std::fs::metadata(path).ok()?;
+                Some((data.dev(), data.ino()))
+            };
+            let named = std::fs::read_link(&descriptor)
+                .ok()
+                .filter(|path| identity(path) == identity(descriptor.as_ref()));
+            let path = named.unwrap_or_else(|| descriptor.into());
+            (0, path.into_os_string().into_encoded_bytes())
         })?;
         Ok(path)
     }
@@ -163,11 +172,12 @@ impl Vm {
         self.kernel.signals.after_exec();
         self.kernel.timers.after_exec();
         self.kernel.process.renew_random();
-        self.kernel.fds.close_on_exec_all();
         let id = self.current;
         self.keep_only_current(id);
         let pid = self.kernel.process.pid;
         let regs = self.load(&program)?;
+        // Not before: it may be the program's own descriptor.
+        self.kernel.fds.close_on_exec_all();
         *self.regs() = regs;
         let name = self.program_name();
         if let Some(thread) = self.threads.get_mut(&id) {

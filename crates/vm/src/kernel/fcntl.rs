@@ -5,6 +5,7 @@ use super::file::WOULD_BLOCK;
 use super::{Call, Halt, Outcome};
 use crate::host;
 use crate::machine::Vm;
+use crate::memory;
 use crate::thread::{Wait, WaitOn};
 
 /// The host has no descriptor to wait for a lock with: look again after this.
@@ -12,6 +13,9 @@ const LOCK_POLL: u64 = 2_000_000;
 
 const F_SETSIG: i32 = 10;
 const F_GETSIG: i32 = 11;
+const F_SETOWN_EX: i32 = 15;
+const F_GETOWN_EX: i32 = 16;
+const F_GETOWNER_UIDS: i32 = 17;
 
 /// Flags that F_SETFL can change.
 const SETTABLE: i32 =
@@ -103,20 +107,55 @@ impl Vm {
                 self.descriptor_call(call, libc::EBADF, None)
             }
             libc::F_ADD_SEALS | libc::F_GET_SEALS => self.descriptor_call(call, libc::EINVAL, None),
-            // Who gets SIGIO: nobody, because nothing here sends it.
-            libc::F_SETOWN | F_SETSIG => {
-                self.kernel.fds.get(fd)?;
-                Ok(0)
+            // Who gets which signal when something comes: the host's
+            // description notes it, and the host sends it.
+            libc::F_SETOWN | libc::F_GETOWN | F_SETSIG | F_GETSIG => {
+                self.outside_descriptor(fd)?;
+                self.descriptor_call(call, libc::EINVAL, None)
             }
-            libc::F_GETOWN | F_GETSIG => {
-                self.kernel.fds.get(fd)?;
-                Ok(0)
+            F_SETOWN_EX => self.set_owner(call),
+            F_GETOWN_EX | F_GETOWNER_UIDS => {
+                self.outside_descriptor(fd)?;
+                self.descriptor_call(call, libc::EINVAL, Some((argument, 8)))
+            }
+            libc::F_SETLEASE | libc::F_GETLEASE | libc::F_NOTIFY => {
+                self.descriptor_call(call, libc::EINVAL, None)
             }
             _ => {
                 self.kernel.fds.get(fd)?;
                 Err(Halt::Errno(libc::EINVAL))
             }
         }
+    }
+
+    /// A pipe or the like inside the vm becomes the host's, as at a fork: its
+    /// other end has to be there as well.
+    fn outside_descriptor(&mut self, fd: i32) -> Result<(), Halt> {
+        match self.kernel.fds.get(fd)?.object {
+            Object::Host(_) => Ok(()),
+            _ => self.externalise(),
+        }
+    }
+
+    /// F_SETOWN_EX. The threads of this process are the vm's alone: to the host
+    /// each of them is the process.
+    fn set_owner(&mut self, call: &Call) -> Outcome {
+        const THREAD: i32 = 0;
+        const PROCESS: i32 = 1;
+        let [fd, command, argument, ..] = call.arguments;
+        self.outside_descriptor(fd as i32)?;
+        let host = self.host_only(fd as i32, libc::EINVAL)?.number;
+        let [mut kind, mut owner] = memory::get::<[i32; 2]>(argument)?;
+        if kind == THREAD && self.threads.values().any(|thread| thread.tid == owner) {
+            (kind, owner) = (PROCESS, self.kernel.process.pid);
+        }
+        Ok(self.io.external(libc::SYS_fcntl as u32, || {
+            let owner = [kind, owner];
+            let arguments = [host as u64, command, owner.as_ptr() as u64, 0, 0, 0];
+            // SAFETY: an f_owner_ex of ours.
+            let result = unsafe { host::syscall(libc::SYS_fcntl, arguments) };
+            (result, Vec::new())
+        })?)
     }
 
     fn set_flags(&mut self, fd: i32, flags: i32) -> Outcome {
@@ -143,7 +182,32 @@ impl Vm {
             ];
             return self.host_call(libc::SYS_fcntl, arguments);
         }
+        if (old ^ flags) & libc::O_ASYNC != 0 {
+            return self.set_async(fd, flags & libc::O_ASYNC != 0);
+        }
         Ok(0)
+    }
+
+    /// The host sends SIGIO, or another signal, when something comes.
+    pub(super) fn set_async(&mut self, fd: i32, on: bool) -> Outcome {
+        self.outside_descriptor(fd)?;
+        let Some(host) = self.host_use(fd)? else {
+            return Ok(0);
+        };
+        Ok(self.io.external(libc::SYS_fcntl as u32, || {
+            let on = i32::from(on);
+            let request = libc::FIOASYNC;
+            let arguments = [host.number as u64, request, &raw const on as u64, 0, 0, 0];
+            // SAFETY: a number of ours.
+            let result = unsafe { host::syscall(libc::SYS_ioctl, arguments) };
+            // Where there is no such thing, fcntl says nothing.
+            let told = if result == -i64::from(libc::ENOTTY) {
+                0
+            } else {
+                result
+            };
+            (told, Vec::new())
+        })?)
     }
 
     /// A lock that is waited for, without stopping the other threads.

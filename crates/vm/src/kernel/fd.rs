@@ -139,6 +139,8 @@ pub struct HostFile {
     pub identity: Option<Identity>,
     /// Where it was opened, if it has a path.
     pub path: Option<PathBuf>,
+    /// It shows the memory of this process, which opened it as its own.
+    pub memory_of: Option<i32>,
     /// Inherited as this standard stream; a replay shows its output.
     pub standard_stream: Option<i32>,
     /// A regular file whose position the vm keeps; others are streams or
@@ -161,6 +163,7 @@ impl HostFile {
             kind,
             identity: None,
             path: None,
+            memory_of: None,
             standard_stream: None,
             positioned: false,
             timeouts: [None; 2],

@@ -7,7 +7,7 @@
 //! guest's own business: it is kept in the description and never set on a
 //! descriptor that others may share.
 
-use super::fd::{HostUse, Kind, Object};
+use super::fd::{HostFile, HostUse, Kind, Object};
 use super::{Call, Halt, Outcome};
 use crate::io::Written;
 use crate::machine::Vm;
@@ -497,6 +497,13 @@ impl Vm {
         if description.flags & libc::O_ACCMODE == libc::O_RDONLY {
             return Err(Halt::Errno(libc::EBADF));
         }
+        if let Object::Host(HostFile {
+            memory_of: Some(process),
+            ..
+        }) = description.object
+        {
+            return self.write_own_memory(fd, process, ranges, position);
+        }
         if let Some(host) = self.host_use(fd)? {
             return self.write_host(call, fd, host, ranges, position, flags);
         }
@@ -505,6 +512,31 @@ impl Vm {
         }
         let bytes = gather(ranges)?;
         self.write_object(call, fd, &bytes)
+    }
+
+    /// Writes to /proc/self/mem: any memory of the guest's, whatever its
+    /// protection. A child that inherited its parent's may not.
+    fn write_own_memory(
+        &mut self,
+        fd: i32,
+        process: i32,
+        ranges: &[Range],
+        position: Option<u64>,
+    ) -> Outcome {
+        if process != self.kernel.process.pid {
+            return self.refuse("writing to the memory of another process", libc::EACCES);
+        }
+        let bytes = gather(ranges)?;
+        let length = bytes.len() as u64;
+        let start = position.unwrap_or(self.kernel.fds.get(fd)?.offset);
+        let end = start.checked_add(length).ok_or(Halt::Errno(libc::EIO))?;
+        if !self.change_memory(start, &bytes) {
+            return Err(Halt::Errno(libc::EIO));
+        }
+        if position.is_none() {
+            self.kernel.fds.get(fd)?.offset = end;
+        }
+        Ok(length as i64)
     }
 
     /// Writes to something inside the vm.

@@ -7,6 +7,7 @@ use super::fd::{Kind, Object};
 use super::{Call, Halt, Outcome};
 use crate::machine::Vm;
 use crate::memory;
+use crate::thread::{Wait, WaitOn};
 
 /// What a request does with its argument.
 enum Argument {
@@ -48,6 +49,10 @@ const KNOWN: &[(u32, Argument)] = &[
     (0x402c_542b, Argument::In), (0x402c_542c, Argument::In), (0x402c_542d, Argument::In), // TCSETS2, W, F
     (0x8004_5430, Argument::Out(4)), (0x4004_5431, Argument::In), // TIOCGPTN, TIOCSPTLCK
     (0x8004_5438, Argument::Out(4)), (0x8004_5439, Argument::Out(4)), // TIOCGPKT, TIOCGPTLCK
+    (0x8004_5440, Argument::Out(4)), // TIOCGEXCL
+    (0x545d, Argument::Out(80)), (0x5459, Argument::Out(4)), // TIOCGICOUNT, TIOCSERGETLSR
+    (0x5600, Argument::Out(4)), (0x5603, Argument::Out(6)), // VT_OPENQRY, VT_GETSTATE
+    (0x4b3b, Argument::Out(4)), (0x4b44, Argument::Out(4)), (0x4b33, Argument::Out(1)), // KDGETMODE, KDGKBMODE, KDGKBTYPE
     (0x5441, Argument::Opens), // TIOCGPTPEER
     // Sockets.
     (0x8905, Argument::Out(4)), (0x8906, Argument::Out(16)), (0x8907, Argument::Out(16)), // SIOCATMARK, SIOCGSTAMP*
@@ -84,7 +89,6 @@ impl Vm {
                 }
                 return Ok(0);
             }
-            // Signal-driven input is noted; nothing here sends SIGIO.
             libc::FIOASYNC => {
                 let on = memory::get::<i32>(argument)? != 0;
                 let description = self.kernel.fds.get(fd)?;
@@ -92,7 +96,7 @@ impl Vm {
                 if on {
                     description.flags |= libc::O_ASYNC;
                 }
-                return Ok(0);
+                return self.set_async(fd, on);
             }
             libc::FIOCLEX | libc::FIONCLEX => {
                 let value = u64::from(request) == libc::FIOCLEX;
@@ -107,7 +111,11 @@ impl Vm {
         let known = KNOWN.iter().find(|(number, _)| *number == request);
         let arguments = [host.number as u64, u64::from(request), argument, 0, 0, 0];
         match known.map(|(_, kind)| kind) {
-            Some(Argument::In) => self.host_call(libc::SYS_ioctl, arguments),
+            Some(Argument::In) if call.again && call.interrupted => Err(Halt::Errno(libc::EINTR)),
+            Some(Argument::In) => {
+                let result = self.host_call(libc::SYS_ioctl, arguments)?;
+                self.unless_stopped(result)
+            }
             Some(Argument::Out(size)) => {
                 self.host_call_writing(libc::SYS_ioctl, arguments, |_| vec![(argument, *size)])
             }
@@ -149,6 +157,20 @@ impl Vm {
                 Err(Halt::Errno(libc::ENOTTY))
             }
         }
+    }
+
+    /// A process in the background that changes its terminal gets SIGTTOU, and
+    /// the host breaks the call off. What becomes of it depends on what the
+    /// guest does with the signal, which reaches it next: a handler may end the
+    /// call, a process that was stopped makes it again when it goes on.
+    fn unless_stopped(&self, result: i64) -> Outcome {
+        if result != -i64::from(libc::EINTR) {
+            return Ok(result);
+        }
+        Err(Halt::Block(Wait {
+            on: WaitOn::Retry,
+            deadline: None,
+        }))
     }
 
     fn inner_ioctl(&mut self, fd: i32, request: u32, argument: u64) -> Outcome {

@@ -160,7 +160,7 @@ impl Vm {
     }
 
     /// A mapping was made at `start`: stale code goes, observers are told.
-    fn memory_changed(&mut self, start: u64, length: u64) {
+    pub(super) fn memory_changed(&mut self, start: u64, length: u64) {
         let range = start..start + crate::layout::page_up(length);
         self.code_changed(range.clone());
         self.tell_unmapped(range.clone());

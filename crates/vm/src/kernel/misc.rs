@@ -5,6 +5,7 @@ use crate::clock::INSTRUCTIONS_PER_NANOSECOND;
 use crate::layout::{self, PAGE, page_up};
 use crate::machine::Vm;
 use crate::memory;
+use crate::space::Backing;
 use crate::thread::TIMER_SLACK;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ pub struct Machine {
     /// CPU masks that were set, by thread id.
     affinity: BTreeMap<i32, Vec<u8>>,
     personality: u64,
-    no_new_privileges: bool,
+    pub no_new_privileges: bool,
     dumpable: Option<u64>,
     /// Unknown requests already complained about.
     pub reported_ioctls: BTreeSet<u32>,
@@ -413,8 +414,36 @@ impl Vm {
         Ok(0)
     }
 
+    /// PR_SET_VMA names anonymous memory for /proc/PID/maps. The name is
+    /// checked and not shown.
+    fn name_mapping(&self, call: &Call) -> Outcome {
+        const LONGEST: usize = 80;
+        let [_, what, start, length, name, _] = call.arguments;
+        if what != 0 || !start.is_multiple_of(PAGE) {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
+        if name != 0 {
+            let name = memory::read_c_string(name, LONGEST)?;
+            let bad = |byte: &u8| !(b' '..=b'~').contains(byte) || b"\\`$[]".contains(byte);
+            if name.len() == LONGEST || name.iter().any(bad) {
+                return Err(Halt::Errno(libc::EINVAL));
+            }
+        }
+        let end = start.saturating_add(page_up(length));
+        let mut parts = self.space.mappings();
+        let inside =
+            |(range, _): &(std::ops::Range<u64>, _)| range.start < end && start < range.end;
+        if parts.any(|part| inside(&part) && matches!(part.1.backing, Backing::File { .. })) {
+            return Err(Halt::Errno(libc::EBADF));
+        }
+        self.fully_mapped(start, length)?;
+        Ok(0)
+    }
+
     pub(super) fn sys_prctl(&mut self, call: &Call) -> Outcome {
         const PR_SET_VMA: i32 = 0x5356_4d41;
+        const PR_GET_SPECULATION_CTRL: i32 = 52;
+        const PR_SET_SPECULATION_CTRL: i32 = 53;
         let [option, argument, ..] = call.arguments;
         let current = self.current;
         match option as i32 {
@@ -473,11 +502,44 @@ impl Vm {
                 }
                 Ok(0)
             }
-            libc::PR_SET_THP_DISABLE
-            | libc::PR_GET_THP_DISABLE
-            | libc::PR_MCE_KILL
-            | libc::PR_GET_SECCOMP
-            | PR_SET_VMA => Ok(0),
+            libc::PR_GET_TSC => {
+                let faults = self
+                    .threads
+                    .get(&current)
+                    .is_some_and(|thread| thread.time_stamps_fault);
+                let answer = if faults {
+                    libc::PR_TSC_SIGSEGV
+                } else {
+                    libc::PR_TSC_ENABLE
+                };
+                memory::put(argument, answer)?;
+                Ok(0)
+            }
+            libc::PR_SET_TSC => {
+                let faults = match argument as i32 {
+                    libc::PR_TSC_ENABLE => false,
+                    libc::PR_TSC_SIGSEGV => true,
+                    _ => return Err(Halt::Errno(libc::EINVAL)),
+                };
+                if let Some(thread) = self.threads.get_mut(&current) {
+                    thread.time_stamps_fault = faults;
+                }
+                Ok(0)
+            }
+            // The host's processor, and what its kernel does about it.
+            libc::PR_MCE_KILL
+            | libc::PR_MCE_KILL_GET
+            | PR_GET_SPECULATION_CTRL
+            | PR_SET_SPECULATION_CTRL => self.host_call(libc::SYS_prctl, call.arguments),
+            libc::PR_SET_MM if argument as i32 == libc::PR_SET_MM_MAP_SIZE => {
+                const MAP_SIZE: u32 = 104;
+                memory::put(call.arguments[2], MAP_SIZE)?;
+                Ok(0)
+            }
+            libc::PR_SET_MM => Err(Halt::Errno(libc::EPERM)),
+            libc::PR_SET_SECCOMP => self.refuse("prctl with PR_SET_SECCOMP", libc::EINVAL),
+            libc::PR_SET_THP_DISABLE | libc::PR_GET_THP_DISABLE | libc::PR_GET_SECCOMP => Ok(0),
+            PR_SET_VMA => self.name_mapping(call),
             // Seccomp filters would bind the vm, not the guest; the rest
             // concerns hardware or a kernel the guest does not see.
             _ => Err(Halt::Errno(libc::EINVAL)),

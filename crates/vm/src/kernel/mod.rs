@@ -31,6 +31,7 @@ mod pipe;
 mod poll;
 mod proc_files;
 pub mod process;
+mod process_memory;
 mod sending;
 mod shared_memory;
 pub mod signal;
@@ -43,6 +44,7 @@ mod system_v;
 mod time;
 mod timer;
 mod timerfd;
+mod vforked;
 
 use crate::machine::Vm;
 use crate::memory::BadAddress;
@@ -131,10 +133,8 @@ pub struct Kernel {
     pub timers: timer::Timers,
     /// How many streams of each origin were made.
     made: std::collections::HashMap<u64, u32>,
-    /// System calls already complained about.
-    reported: std::collections::BTreeSet<u64>,
-    /// It has been said that there is no 32-bit code.
-    pub(crate) said_32_bit: bool,
+    /// What the user was told already.
+    said: std::collections::BTreeSet<String>,
 }
 
 impl Vm {

@@ -60,7 +60,12 @@ fn child_changed() -> bool {
             libc::P_ALL,
             0,
             &mut info,
-            libc::WEXITED | libc::WSTOPPED | libc::WCONTINUED | libc::WNOHANG | libc::WNOWAIT,
+            libc::WEXITED
+                | libc::WSTOPPED
+                | libc::WCONTINUED
+                | libc::WNOHANG
+                | libc::WNOWAIT
+                | libc::__WALL,
         );
         result != 0 || info.si_pid() != 0
     }

@@ -30,6 +30,9 @@ pub(super) enum Place {
     Memory(Vec<u8>),
 }
 
+/// The memory of this very process.
+const OWN_MEMORY: &[u8] = b"/proc/self/mem";
+
 /// A recorded path, if it is one (and not `pipe:[…]` and the like).
 pub(super) fn real_path(path: Vec<u8>) -> Option<PathBuf> {
     path.starts_with(b"/")
@@ -111,7 +114,7 @@ impl Vm {
         let mut rest = parts.get(2..)?;
         if matches!(rest, ["mem"] | ["task", _, "mem"]) {
             let path = match own(parts[1]) {
-                Some(_) => b"/proc/self/mem".to_vec(),
+                Some(_) => OWN_MEMORY.to_vec(),
                 None => path.to_vec(),
             };
             return Some(Place::Memory(path));
@@ -296,7 +299,15 @@ impl Vm {
         self.kernel.fds.room_for(1)?;
         let cloexec = flags & libc::O_CLOEXEC != 0;
         let mut stream = None;
+        let mut host_flags = flags;
+        let mut memory_of = None;
         let string = match self.place(directory, name.clone()) {
+            // The vm writes there itself; a replay does it again.
+            Place::Memory(path) if path == OWN_MEMORY => {
+                host_flags &= !libc::O_ACCMODE;
+                memory_of = Some(self.kernel.process.pid);
+                c_string(path)?
+            }
             // What is written there goes past the vm, and a replay lacks it.
             Place::Memory(path) if flags & libc::O_ACCMODE != libc::O_RDONLY => {
                 self.say(&format!(
@@ -349,13 +360,13 @@ impl Vm {
             *opening = None;
         }
         let (result, facts) = self.io.external_bytes(libc::SYS_openat as u32, || {
-            if opening.is_none() && Opening::may_wait(directory, &string, flags) {
-                *opening = Opening::start(directory, &string, flags, mode);
+            if opening.is_none() && Opening::may_wait(directory, &string, host_flags) {
+                *opening = Opening::start(directory, &string, host_flags, mode);
             }
             let arguments = [
                 directory as u64,
                 string.as_ptr() as u64,
-                (flags | libc::O_CLOEXEC) as u64,
+                (host_flags | libc::O_CLOEXEC) as u64,
                 mode,
                 0,
                 0,
@@ -401,6 +412,7 @@ impl Vm {
             file.identity = identity_from(facts.get(1..).unwrap_or_default());
         }
         file.standard_stream = stream;
+        file.memory_of = memory_of;
         file.positioned = kind == Kind::Regular && flags & (libc::O_APPEND | libc::O_PATH) == 0;
         let fd = self
             .kernel

@@ -7,10 +7,10 @@
 //!
 //! vfork and posix_spawn (a clone that shares memory) are forks too, whose
 //! parent waits until the child executes a program or exits. What a child that
-//! exits without executing wrote to the shared memory is carried over to the
-//! parent then: posix_spawn reports its errors that way.
+//! exits without executing did to the shared memory is carried over to the
+//! parent then (`vforked`): posix_spawn reports its errors that way.
 
-use super::{Call, Halt, Outcome};
+use super::{Call, Halt, Outcome, vforked};
 use crate::Error;
 use crate::context::reg;
 use crate::io::{Io, tag};
@@ -19,12 +19,13 @@ use crate::record::{
     Files, InputReader, InputWriter, ProcessFacts, RecordError, StepReader, StepWriter,
 };
 use crate::schedule::Random64;
-use crate::thread::{HostInterest, Wait, WaitOn};
+use crate::space::Mapping;
+use crate::thread::{HostInterest, State, Wait, WaitOn};
 use crate::tree::{Children, OutputLock};
 use crate::{host, host_signals, layout, memory};
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 
 #[derive(Default)]
 pub struct Process {
@@ -42,8 +43,8 @@ pub struct Process {
     pub start_stack: u64,
     /// The sixteen random bytes every program is started with.
     pub start_random: [u8; 16],
-    /// While a parent waits in vfork for this process: where to tell it.
-    vfork_parent: Option<OwnedFd>,
+    /// While a parent waits in vfork for this process: what to tell it.
+    vfork_parent: Option<Borrowed>,
     /// Children that have not been waited for.
     pub children: BTreeSet<i32>,
     /// The list of robust mutexes and the id of the thread that exited last.
@@ -79,8 +80,22 @@ pub struct Vforked {
     line: Option<OwnedFd>,
 }
 
+/// The line on which a vfork child tells its parent that it may go on, and if
+/// the memory is the parent's, what was mapped at the start.
+struct Borrowed {
+    line: OwnedFd,
+    mappings: Option<Vec<(Range<u64>, Mapping)>>,
+}
+
 const SHARES_MEMORY: u64 = libc::CLONE_VM as u64;
 const VFORK: u64 = libc::CLONE_VFORK as u64;
+const NAMESPACES: u64 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET) as u64;
 
 impl Vm {
     pub(super) fn clone_process(&mut self, call: &Call) -> Outcome {
@@ -89,11 +104,40 @@ impl Vm {
             // As before Linux 5.2: programs do without.
             return Err(Halt::Errno(libc::EINVAL));
         }
+        let has = |flag: i32| flags & flag as u64 != 0;
+        if (has(libc::CLONE_SIGHAND) && !has(libc::CLONE_VM))
+            || (has(libc::CLONE_THREAD) && !has(libc::CLONE_SIGHAND))
+        {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
         if flags & SHARES_MEMORY != 0 && flags & VFORK == 0 {
             // Two processes in one memory without the promise of an exec.
-            return Err(Halt::Errno(libc::ENOSYS));
+            let what = "clone with CLONE_VM, and without CLONE_THREAD or CLONE_VFORK,";
+            return self.refuse(what, libc::ENOSYS);
+        }
+        if flags & NAMESPACES != 0 {
+            return self.refuse("clone with a namespace of its own", libc::EPERM);
         }
         self.fork(call, flags, stack, [parent_tid, child_tid, tls])
+    }
+
+    /// What a process of one thread shares with nobody is its own already.
+    pub(super) fn sys_unshare(&mut self, flags: u64) -> Outcome {
+        const OWN: u64 = (libc::CLONE_FILES | libc::CLONE_FS | libc::CLONE_SYSVSEM) as u64;
+        let alone = self
+            .threads
+            .values()
+            .filter(|thread| thread.state != State::Exited)
+            .count()
+            == 1;
+        if flags & !OWN == 0 && alone {
+            return Ok(0);
+        }
+        let what = match flags & NAMESPACES {
+            0 => "unshare in a program with threads",
+            _ => "unshare with a namespace of its own",
+        };
+        self.refuse(what, libc::EPERM)
     }
 
     pub(super) fn sys_fork(&mut self, call: &Call) -> Outcome {
@@ -136,7 +180,7 @@ impl Vm {
             if vfork {
                 lines = line().map_or((None, None), |(ours, theirs)| (Some(ours), Some(theirs)));
             }
-            forked = self.within_processes(host_fork);
+            forked = self.within_processes(|| host_fork(Kinship::of(flags)));
             if forked == 0 {
                 return self.become_child(number, flags, stack, [child_tid, tls], lines.1);
             }
@@ -149,7 +193,9 @@ impl Vm {
         if pid < 0 {
             return Ok(pid);
         }
-        self.kernel.process.children.insert(pid as i32);
+        if flags & libc::CLONE_PARENT as u64 == 0 {
+            self.kernel.process.children.insert(pid as i32);
+        }
         if !self.io.is_live() {
             let number = facts.try_into().map_or(0, u32::from_le_bytes);
             if self.replay_child(number)? {
@@ -186,7 +232,7 @@ impl Vm {
                 // goes on.
                 let separate = self.space.mappings().any(|(_, mapping)| mapping.shared);
                 let line = if separate { line() } else { None };
-                match host_fork() {
+                match host_fork(Kinship::OWN_CHILD) {
                     0 => {
                         tree.forked = true;
                         if separate {
@@ -249,7 +295,12 @@ impl Vm {
         let process = &mut self.kernel.process;
         process.pid = fact(0);
         process.parent = fact(4);
-        process.vfork_parent = line;
+        let mappings = self.space.mappings();
+        let mappings = mappings.map(|(range, mapping)| (range, mapping.clone()));
+        process.vfork_parent = line.map(|line| Borrowed {
+            line,
+            mappings: (flags & SHARES_MEMORY != 0).then(|| mappings.collect()),
+        });
         process.threads = 1;
         process.children.clear();
         self.kernel.futexes = Default::default();
@@ -341,12 +392,12 @@ impl Vm {
         };
         let pid = *pid;
         let descriptor = line.as_ref().map_or(-1, |line| line.as_raw_fd());
-        let result = self.io.external(libc::SYS_vfork as u32, || {
+        let (result, told) = self.io.external_bytes(libc::SYS_vfork as u32, || {
             if descriptor < 0 {
                 return (0, Vec::new());
             }
-            match receive(descriptor) {
-                Some(written) => (0, written),
+            match vforked::receive(descriptor) {
+                Some(told) => (0, told),
                 None => (super::file::WOULD_BLOCK, Vec::new()),
             }
         })?;
@@ -359,6 +410,7 @@ impl Vm {
                 deadline: None,
             }));
         }
+        self.take_over(&told)?;
         if let Some(thread) = self.threads.get_mut(&current) {
             thread.vforked = None;
         }
@@ -366,47 +418,12 @@ impl Vm {
     }
 
     /// The child of a vfork executes a program or exits: its parent goes on.
-    /// A child that exits hands over what it wrote to the shared memory.
+    /// A child that exits hands over what it did to the shared memory.
     pub(crate) fn release_vfork_parent(&mut self, exits: bool) {
-        if let Some(line) = self.kernel.process.vfork_parent.take()
-            && exits
+        if let Some(borrowed) = self.kernel.process.vfork_parent.take()
+            && let Some(mappings) = borrowed.mappings.filter(|_| exits)
         {
-            self.send_written_pages(&line);
-        }
-    }
-
-    /// Sends the pages this process has of its own since the fork. Errors
-    /// leave the parent with less news, as a child killed early does.
-    fn send_written_pages(&self, line: &OwnedFd) {
-        const EXCLUSIVE: u64 = 1 << 56;
-        const PRESENT: u64 = 1 << 63;
-        const FILE_PAGE: u64 = 1 << 61;
-        let Ok(pagemap) = std::fs::File::open("/proc/self/pagemap") else {
-            return;
-        };
-        for (range, mapping) in self.space.mappings() {
-            if mapping.shared || mapping.protection & libc::PROT_WRITE == 0 {
-                continue;
-            }
-            for page in (range.start..range.end).step_by(layout::PAGE as usize) {
-                let mut entry = [0; 8];
-                if pagemap
-                    .read_exact_at(&mut entry, page / layout::PAGE * 8)
-                    .is_err()
-                {
-                    return;
-                }
-                let entry = u64::from_le_bytes(entry);
-                if entry & PRESENT == 0 || entry & EXCLUSIVE == 0 || entry & FILE_PAGE != 0 {
-                    continue;
-                }
-                let Ok(bytes) = memory::read_vec(page, layout::PAGE as usize) else {
-                    continue;
-                };
-                if !send(line.as_raw_fd(), &page.to_le_bytes()) || !send(line.as_raw_fd(), &bytes) {
-                    return;
-                }
-            }
+            self.hand_over(borrowed.line.as_raw_fd(), &mappings);
         }
     }
 
@@ -502,26 +519,43 @@ impl Vm {
     }
 }
 
+/// Whose child a new process is, and how its end is told.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Kinship(u64);
+
+impl Kinship {
+    const OWN_CHILD: Kinship = Kinship(libc::SIGCHLD as u64);
+
+    /// As the flags of clone say it: a signal, and CLONE_PARENT.
+    fn of(flags: u64) -> Kinship {
+        Kinship(flags & (0xff | libc::CLONE_PARENT as u64))
+    }
+}
+
 /// Forks this process; the kernel's convention for errors.
-fn host_fork() -> i64 {
+fn host_fork(kinship: Kinship) -> i64 {
     // A child inherits no pending signals, but keeps those sent to itself.
-    let pid = host_signals::held(|| {
-        // SAFETY: the vm has one thread, so the child finds every lock free.
-        let pid = unsafe { libc::fork() };
+    host_signals::held(|| {
+        let pid = if kinship == Kinship::OWN_CHILD {
+            // SAFETY: the vm has one thread, so the child finds every lock free.
+            match unsafe { libc::fork() } {
+                -1 => -i64::from(
+                    std::io::Error::last_os_error()
+                        .raw_os_error()
+                        .unwrap_or(libc::EAGAIN),
+                ),
+                pid => i64::from(pid),
+            }
+        } else {
+            // SAFETY: as fork, without the handlers that the C library runs at
+            // one: nobody here has registered any.
+            unsafe { host::syscall(libc::SYS_clone, [kinship.0, 0, 0, 0, 0, 0]) }
+        };
         if pid == 0 {
             host_signals::forget();
         }
         pid
-    });
-    if pid < 0 {
-        -i64::from(
-            std::io::Error::last_os_error()
-                .raw_os_error()
-                .unwrap_or(libc::EAGAIN),
-        )
-    } else {
-        i64::from(pid)
-    }
+    })
 }
 
 /// A line from a vfork child (second) to its parent (first).
@@ -540,63 +574,6 @@ fn line() -> Option<(OwnedFd, OwnedFd)> {
             return None;
         }
         Some((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
-    }
-}
-
-fn send(fd: i32, mut bytes: &[u8]) -> bool {
-    while !bytes.is_empty() {
-        // SAFETY: a slice that lives across the call.
-        let sent =
-            unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
-        match usize::try_from(sent) {
-            Ok(sent) => bytes = &bytes[sent..],
-            Err(_) if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {
-            }
-            Err(_) => return false,
-        }
-    }
-    true
-}
-
-/// Takes the pages a vfork child sends until it closes the line, and writes
-/// them. `None`: the child has not got that far yet.
-fn receive(fd: i32) -> Option<Vec<(u64, usize)>> {
-    let mut entry = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    // SAFETY: one entry, on the stack.
-    if unsafe { libc::poll(&mut entry, 1, 0) } == 0 {
-        return None;
-    }
-    let mut written = Vec::new();
-    let mut packet = vec![0; 8 + layout::PAGE as usize];
-    loop {
-        let mut length = 0;
-        while length < packet.len() {
-            // SAFETY: the rest of the buffer.
-            let got = unsafe {
-                libc::recv(
-                    fd,
-                    packet[length..].as_mut_ptr().cast(),
-                    packet.len() - length,
-                    0,
-                )
-            };
-            match got {
-                1.. => length += got as usize,
-                0 => return Some(written),
-                _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
-                _ => return Some(written),
-            }
-        }
-        let mut address = [0; 8];
-        address.copy_from_slice(&packet[..8]);
-        let address = u64::from_le_bytes(address);
-        if memory::write(address, &packet[8..]).is_ok() {
-            written.push((address, layout::PAGE as usize));
-        }
     }
 }
 

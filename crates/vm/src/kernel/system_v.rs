@@ -47,6 +47,16 @@ impl Vm {
         }
     }
 
+    /// What waits in an object that is removed meanwhile is told so; the object
+    /// itself is unknown by then.
+    fn removed_meanwhile(call: &Call, result: i64) -> i64 {
+        if call.again && result == -i64::from(libc::EINVAL) {
+            -i64::from(libc::EIDRM)
+        } else {
+            result
+        }
+    }
+
     pub(super) fn sys_semop(&mut self, call: &mut Call) -> Outcome {
         let [set, operations, count, timeout, ..] = call.arguments;
         if count > 500 {
@@ -71,7 +81,7 @@ impl Vm {
         if result == -i64::from(libc::EAGAIN) && patient {
             return self.try_again(call, libc::EAGAIN);
         }
-        Ok(result)
+        Ok(Self::removed_meanwhile(call, result))
     }
 
     pub(super) fn sys_semctl(&mut self, call: &Call) -> Outcome {
@@ -107,7 +117,7 @@ impl Vm {
         if result == -i64::from(libc::EAGAIN) && flags & IPC_NOWAIT == 0 {
             return self.try_again(call, libc::EAGAIN);
         }
-        Ok(result)
+        Ok(Self::removed_meanwhile(call, result))
     }
 
     pub(super) fn sys_msgrcv(&mut self, call: &Call) -> Outcome {
@@ -119,7 +129,7 @@ impl Vm {
         if result == -i64::from(libc::ENOMSG) && flags & IPC_NOWAIT == 0 {
             return self.try_again(call, libc::EAGAIN);
         }
-        Ok(result)
+        Ok(Self::removed_meanwhile(call, result))
     }
 
     pub(super) fn sys_msgctl(&mut self, call: &Call) -> Outcome {

@@ -103,6 +103,45 @@ impl Vm {
         Ok(0)
     }
 
+    /// adjtimex and clock_adjtime show how the host's clock is kept; nobody sets
+    /// it from here.
+    pub(super) fn sys_adjtimex(&mut self, address: u64) -> Outcome {
+        const TIME: usize = 72;
+        const STATUS: usize = 40;
+        const NANOSECONDS: u8 = 0x20;
+        if memory::get::<u32>(address)? != 0 {
+            return Err(Halt::Errno(libc::EPERM));
+        }
+        let (result, mut state) = self.io.external_bytes(libc::SYS_adjtimex as u32, || {
+            // Zeros ask and change nothing.
+            let mut state = vec![0u8; size_of::<libc::timex>()];
+            let arguments = [state.as_mut_ptr() as u64, 0, 0, 0, 0, 0];
+            // SAFETY: the buffer is a timex's size.
+            let result = unsafe { crate::host::syscall(libc::SYS_adjtimex, arguments) };
+            (result, state)
+        })?;
+        if result >= 0
+            && let Some(field) = state.get_mut(TIME..TIME + 16)
+        {
+            // The time itself is the guest's, in microseconds.
+            let now = self.clock_time(libc::CLOCK_REALTIME as u64)?;
+            field[..8].copy_from_slice(&(now / SECOND).to_le_bytes());
+            field[8..].copy_from_slice(&(now % SECOND / 1000).to_le_bytes());
+            state[STATUS + 1] &= !NANOSECONDS;
+            memory::write(address, &state)?;
+        }
+        Ok(result)
+    }
+
+    /// Only one clock can be set at all, and not by a guest.
+    pub(super) fn sys_clock_settime(&mut self, clock: u64) -> Outcome {
+        self.clock_time(clock)?;
+        match clock as i32 {
+            libc::CLOCK_REALTIME => Err(Halt::Errno(libc::EPERM)),
+            _ => Err(Halt::Errno(libc::EINVAL)),
+        }
+    }
+
     pub(super) fn sys_time(&mut self, address: u64) -> Outcome {
         let seconds = (self.clock_time(libc::CLOCK_REALTIME as u64)? / SECOND) as i64;
         if address != 0 {

@@ -304,10 +304,13 @@ impl Vm {
     /// In a copy: changes memory, code included. False where the guest has no
     /// memory to change.
     pub fn write_memory(&mut self, address: u64, bytes: &[u8]) -> bool {
+        self.copy.is_some() && self.change_memory(address, bytes)
+    }
+
+    /// Changes memory whatever its protection, code included. False where the
+    /// guest has no memory to change.
+    pub(crate) fn change_memory(&mut self, address: u64, bytes: &[u8]) -> bool {
         let end = address.saturating_add(bytes.len() as u64);
-        if self.copy.is_none() || bytes.is_empty() {
-            return self.copy.is_some();
-        }
         let mut at = address;
         while at < end {
             let Some((range, _)) = self.space.find(at) else {
