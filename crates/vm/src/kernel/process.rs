@@ -601,7 +601,11 @@ impl Vm {
             .external(tag::ORDER, || (tree.next_write() as i64, Vec::new()))?;
         // Others have seen it: it must be in the recording, whoever kills us.
         self.flush_soon();
-        Ok(Some(number as u64))
+        // Others would wait for ever for one that comes before all.
+        let number = u64::try_from(number).map_err(|_| {
+            crate::Divergence::new(format!("the recording has a write with number {number}"))
+        })?;
+        Ok(Some(number))
     }
 
     pub(super) fn shows_output(&self) -> bool {
