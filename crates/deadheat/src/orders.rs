@@ -52,8 +52,8 @@ impl Effort {
     }
 }
 
-/// Instances that left another state in the other order, by race: what is to be
-/// followed to the end.
+/// Instances that left another state in the other order, or that could not be
+/// played there (the program died), by race: what is to be followed to the end.
 #[derive(Debug, Default)]
 pub struct Leads(HashMap<Fingerprint, Vec<Instance>>);
 
@@ -122,7 +122,7 @@ pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<Lea
             .collect();
         let changed = own
             .iter()
-            .filter(|(_, outcome)| outcome.states() == States::StateChange)
+            .filter(|(_, outcome)| outcome.states() != States::NoStateChange)
             .map(|(instance, _)| *instance);
         leads.0.insert(race.fingerprint.clone(), changed.collect());
         tell(race, &own);

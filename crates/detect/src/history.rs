@@ -195,6 +195,8 @@ struct Past {
     read: bool,
     write: bool,
     meaning: Meaning,
+    /// The block that was there then: what comes after a `free` finds none.
+    block: Option<RacyBlock>,
 }
 
 pub struct Historian {
@@ -289,15 +291,8 @@ impl Historian {
         self.watch.may_contain(granule) && self.watched.binary_search(&granule).is_ok()
     }
 
-    fn pair(
-        &mut self,
-        earlier: &Past,
-        later: &Past,
-        mask: u8,
-        granule: u64,
-        block: Option<RacyBlock>,
-        ad_hoc: bool,
-    ) {
+    fn pair(&mut self, earlier: &Past, later: &Past, mask: u8, granule: u64, ad_hoc: bool) {
+        let block = later.block.or(earlier.block);
         let key = |past: &Past| (past.side.pc, past.side.kind);
         let (one, two) = (key(earlier), key(later));
         let (one, two) = if one <= two { (one, two) } else { (two, one) };
@@ -490,11 +485,11 @@ impl Checker for Historian {
                 read: access.read,
                 write: access.write,
                 meaning: access.meaning,
+                block: heap
+                    .find(piece.granule * 8 + u64::from(mask.trailing_zeros()))
+                    .map(RacyBlock::from),
             };
             let mut list = self.past.remove(&piece.granule).unwrap_or_default();
-            let block = heap
-                .find(piece.granule * 8 + u64::from(mask.trailing_zeros()))
-                .map(RacyBlock::from);
             for past in &list {
                 let shared = past.mask & mask;
                 let both_atomic = both_atomic(past, &present);
@@ -506,7 +501,7 @@ impl Checker for Historian {
                     && !thread.clock.covers(past.epoch)
                 {
                     let ad_hoc = thread.ad_hoc.covers(past.epoch);
-                    self.pair(past, &present, shared, piece.granule, block, ad_hoc);
+                    self.pair(past, &present, shared, piece.granule, ad_hoc);
                 }
             }
             let same = list.iter().position(|past| {

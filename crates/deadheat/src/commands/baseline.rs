@@ -64,7 +64,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         tell!(
             "{} of an older deadheat carried over: races are now told apart by what they are on, \
              not by their lines alone",
-            report::count(changes.carried as u64, "entry").replace("entrys", "entries")
+            report::count(changes.carried as u64, "race")
         );
     }
     Ok(0)
