@@ -125,13 +125,16 @@ pub fn exit_code(stop: Stop) -> Option<i32> {
 /// same each time it is made.
 pub type Start<'a> = &'a dyn Fn(&Recording) -> Result<Vm, vm::Error>;
 
+/// What a pass leaves: its engine, how the program ended, and the vm.
+type Passed<C> = (Box<Engine<C>>, Option<i32>, Vm);
+
 /// Runs the execution under an engine.
 fn run<C: Checker + 'static>(
     recording: &Recording,
     start: Start<'_>,
     checker: C,
     options: &Options,
-) -> Result<(Box<Engine<C>>, Option<i32>, Vm), PassError> {
+) -> Result<Passed<C>, PassError> {
     silence_output();
     let mut vm = start(recording)?;
     vm.may_read_files();
