@@ -452,7 +452,8 @@ mod tests {
             name: String::new(),
             registers: at(0x1000),
             stack: Vec::new(),
-            address: 0x5000,
+            // Not aligned: no atomic operation, whatever the code is.
+            address: 0x5001,
             size: 4,
             write: true,
             before: vec![0; 4],

@@ -27,10 +27,10 @@ void *reader(void *unused) {
 }
 
 void *remover(void *unused) {
-    put(&followed, 0);                     // RACE followed: spec-violated crash
-    put(&alone, 0);                        // RACE alone: k-witness-harmless
     for (int i = 0; i < 9; i++)
         put(&slots[i], 0);                 // RACE slots: spec-violated crash
+    put(&alone, 0);                        // RACE alone: k-witness-harmless
+    put(&followed, 0);                     // RACE followed: spec-violated crash
     return 0;
 }
 
