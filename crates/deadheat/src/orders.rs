@@ -12,7 +12,7 @@ use race::{
     Verdict, labels,
 };
 use reorder::{Budget, Fate, Location, Outcome};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use vm::record::Recording;
 use vm::schedule::Random64;
@@ -137,17 +137,33 @@ pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<Lea
     Ok(leads)
 }
 
-/// At most `limit`: the first instance on every object, as far as there is room,
-/// then a spread of the others. In the order in which they came.
+/// At most `limit`: one instance on every object, as far as there is room, then a
+/// spread of the others. In the order in which they came. Which one is taken of an
+/// object is chosen at random: where many objects are used alike, the first on each
+/// would all be of the same two instructions.
 fn varied(all: &[Instance], limit: usize, seed: u64) -> Vec<Instance> {
-    let mut seen: HashSet<u64> = HashSet::new();
-    let (new, again): (Vec<usize>, Vec<usize>) =
-        (0..all.len()).partition(|index| seen.insert(all[*index].address));
-    if new.len() <= 1 {
+    let mut by_object: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (index, instance) in all.iter().enumerate() {
+        by_object.entry(instance.address).or_default().push(index);
+    }
+    if by_object.len() <= 1 {
         return spread(all, limit, seed);
     }
-    let mut chosen = spread(&new, limit, seed);
-    chosen.extend(spread(&again, limit - chosen.len().min(limit), seed));
+    let mut random = Random64::new(seed);
+    let mut first: Vec<usize> = by_object
+        .values()
+        .map(|own| match own[0] {
+            // The one that the report shows.
+            0 => 0,
+            _ => own[random.below(own.len() as u64) as usize],
+        })
+        .collect();
+    first.sort_unstable();
+    let mut chosen = spread(&first, limit, seed);
+    let others: Vec<usize> = (0..all.len())
+        .filter(|index| first.binary_search(index).is_err())
+        .collect();
+    chosen.extend(spread(&others, limit - chosen.len().min(limit), seed));
     chosen.sort_unstable();
     chosen.into_iter().map(|index| all[index]).collect()
 }
@@ -413,6 +429,7 @@ fn number(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
     use race::Moment;
+    use std::collections::HashSet;
 
     fn instance(number: u64) -> Instance {
         Instance {

@@ -37,13 +37,16 @@ impl Stock {
                     .status();
                 assert!(built.unwrap().success(), "{name}");
             }
-            let many = stock.path("many");
-            let recorded = stock
-                .deadheat(&["record", "-o", "many.rec", "--quantum", "2000", "--"])
-                .arg(many)
-                .stdout(Stdio::null())
-                .status();
-            assert!(recorded.unwrap().success());
+            for name in ["many", "long"] {
+                let recorded = stock
+                    .deadheat(&["record", "--quantum", "2000", "-o"])
+                    .arg(format!("{name}.rec"))
+                    .arg("--")
+                    .arg(stock.path(name))
+                    .stdout(Stdio::null())
+                    .status();
+                assert!(recorded.unwrap().success());
+            }
             let mut server = stock.start_server();
             std::thread::sleep(Duration::from_millis(300));
             send(&server, libc::SIGTERM, false);
@@ -90,8 +93,8 @@ fn send(child: &Child, signal: i32, to_group: bool) {
     unsafe { libc::kill(if to_group { -pid } else { pid }, signal) };
 }
 
-/// A command line, in a folder of its own. `@many` and `@server` are copies of
-/// the recordings, `%name` a program, and moments are chosen below `span`.
+/// A command line, in a folder of its own. `@many`, `@server` and `@long` are
+/// copies of the recordings, `%name` a program, and moments are chosen below `span`.
 struct Case {
     words: &'static str,
     span: Duration,
@@ -131,7 +134,7 @@ const CASES: [Case; 16] = [
     case("whatif @many --json --add-lock many.c:7-9", 3_000),
     Case {
         reports: false,
-        ..case("replay @many", 100)
+        ..case("replay @long", 100)
     },
 ];
 
@@ -362,7 +365,7 @@ fn hundreds_of_signals_end_every_command() {
 fn a_signal_at_any_moment_of_a_replay_ends_it() {
     let case = Case {
         reports: false,
-        ..case("replay @many", 0)
+        ..case("replay @long", 0)
     };
     let mut complaints = Vec::new();
     for milliseconds in 0..40 {
@@ -379,13 +382,6 @@ fn a_signal_at_any_moment_of_a_replay_ends_it() {
 #[test]
 fn a_signal_that_asks_for_nothing_leaves_no_trace_in_a_replay() {
     let stock = Stock::get();
-    let program = stock.path("long");
-    let recorded = stock
-        .deadheat(&["record", "-o", "long.rec", "--"])
-        .arg(program)
-        .stdout(Stdio::null())
-        .status();
-    assert!(recorded.unwrap().success());
     // SAFETY: one system call. Nothing of deadheat's or the program's asks for this
     // signal; until it is handled it would end the process.
     let mut replay = unsafe {

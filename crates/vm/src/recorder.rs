@@ -25,25 +25,34 @@ pub(crate) const LONG_LAST_WORDS: Duration = Duration::from_millis(1_500);
 const FINISH: Duration = Duration::from_millis(300);
 
 /// How far it has come.
-#[derive(Default)]
 pub(crate) struct Ending {
-    /// Signals that the program had got when it was first looked.
-    reached: Option<u32>,
+    /// Signals that the program had got before the end was asked for.
+    reached: u32,
     told: bool,
     asked: bool,
 }
 
 impl Ending {
+    /// `reached` counts the signals that guests had got when the program was
+    /// started: the end may have been asked for before anybody looks.
+    pub fn since(reached: u32) -> Ending {
+        Ending {
+            reached,
+            told: false,
+            asked: false,
+        }
+    }
+
     /// Does the next step when it is time. False: the process `pid` is to be
     /// killed.
     pub fn goes_on(&mut self, pid: i32) -> bool {
         let Some((cause, ago)) = interruption::asked() else {
-            self.reached = Some(interruption::reached());
+            self.reached = interruption::reached();
             return true;
         };
         if !self.told && (ago >= KEYBOARD || cause == Cause::Budget) {
             self.told = true;
-            let by_keyboard = self.reached != Some(interruption::reached());
+            let by_keyboard = self.reached != interruption::reached();
             let signal = match cause {
                 Cause::Signal(signal) => signal,
                 Cause::Budget => libc::SIGTERM,

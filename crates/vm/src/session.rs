@@ -168,7 +168,7 @@ impl Vm {
     /// The same, where memory may be other than recorded: beside each schedule
     /// comes a new one with the state as it is now.
     pub(crate) fn rewrite_checks(recording: &Recording) -> Result<Vm, Error> {
-        let steps = |_: &Place| StepReader::open_to_rewrite(&recording.process(0));
+        let steps = |_: &Place| StepReader::open_to_rewrite(recording);
         Self::replay_with(recording, Children::All, steps)
     }
 

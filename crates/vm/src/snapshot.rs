@@ -129,6 +129,8 @@ impl From<IndexError> for Failed {
 pub struct Running<R> {
     pid: i32,
     answer: File,
+    /// Signals that guests had got when it was made.
+    reached: u32,
     _result: PhantomData<R>,
 }
 
@@ -144,7 +146,7 @@ impl<R: DeserializeOwned> Running<R> {
     /// The same for a process that records a program: the program is asked to
     /// end first, so that its recording is whole.
     pub fn join_recording(self) -> Result<R, CopyError> {
-        let mut ending = recorder::Ending::default();
+        let mut ending = recorder::Ending::since(self.reached);
         let answer = self.join_while(|pid| ending.goes_on(pid));
         interruption::forget_recording();
         answer
@@ -419,6 +421,7 @@ fn fork<R>(body: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<Running<R>, Cop
             File::from(OwnedFd::from_raw_fd(ends[1])),
         )
     };
+    let reached = interruption::reached();
     // SAFETY: the vm has no other host thread, so the child may run any code.
     let pid = unsafe { libc::fork() };
     if pid < 0 {
@@ -428,6 +431,7 @@ fn fork<R>(body: impl FnOnce() -> io::Result<Vec<u8>>) -> Result<Running<R>, Cop
         return Ok(Running {
             pid,
             answer,
+            reached,
             _result: PhantomData,
         });
     }

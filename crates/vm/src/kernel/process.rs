@@ -15,9 +15,7 @@ use crate::Error;
 use crate::context::reg;
 use crate::io::{Io, tag};
 use crate::machine::{Pace, Vm};
-use crate::record::{
-    Files, InputReader, InputWriter, ProcessFacts, RecordError, StepReader, StepWriter,
-};
+use crate::record::{Files, InputReader, InputWriter, ProcessFacts, RecordError, StepWriter};
 use crate::schedule::Random64;
 use crate::space::Mapping;
 use crate::thread::{HostInterest, State, Wait, WaitOn};
@@ -370,10 +368,7 @@ impl Vm {
                 }
                 *inputs = InputReader::open(&folder.join("inputs"))?;
                 *files = Files::open(&tree.directory, number)?;
-                *steps = match steps.rewrites() {
-                    true => StepReader::open_to_rewrite(&folder)?,
-                    false => StepReader::open(&folder.join("schedule"))?,
-                };
+                steps.go_on_as(number, &folder)?;
             }
             _ => {}
         }

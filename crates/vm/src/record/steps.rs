@@ -1,10 +1,11 @@
 //! The schedule of one process: which thread ran for how long, when time was
 //! advanced, when a signal came, how it ended.
 
-use super::RecordError;
 use super::check::{Check, Checkpoint};
 use super::stream::{StreamReader, StreamWriter, put_bytes, put_number};
+use super::{RecordError, Recording};
 use folder::Place;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -154,7 +155,15 @@ pub struct StepReader {
     stream: StreamReader,
     peeked: Option<Step>,
     /// The same schedule with new checks of the process's state.
-    rewritten: Option<StepWriter>,
+    rewritten: Option<Rewritten>,
+}
+
+/// New schedules, opened before the first instruction: afterwards a process that
+/// replays may make no files.
+struct Rewritten {
+    own: StepWriter,
+    /// Those of processes that will be forked, by number.
+    others: BTreeMap<u32, StepWriter>,
 }
 
 impl StepReader {
@@ -166,12 +175,38 @@ impl StepReader {
         })
     }
 
-    /// Reads the schedule in this folder and writes it anew beside it: all
-    /// that is read, but for checkpoints and the end, which `rewrite` adds.
-    pub fn open_to_rewrite(folder: &Place) -> Result<Self, RecordError> {
-        let mut reader = StepReader::open(&folder.join("schedule"))?;
-        reader.rewritten = Some(StepWriter::create(&folder.join(super::NEW_SCHEDULE))?);
+    /// Reads the schedule of the first process and writes it anew beside it: all
+    /// that is read, but for checkpoints and the end, which `rewrite` adds. Those
+    /// of the other processes are begun as well.
+    pub fn open_to_rewrite(recording: &Recording) -> Result<Self, RecordError> {
+        let begin = |number: u32| {
+            let place = recording.process(number).join(super::NEW_SCHEDULE);
+            StreamWriter::create_to_append(&place).map(StepWriter)
+        };
+        let mut others = BTreeMap::new();
+        for number in recording.processes() {
+            // One that was killed before it had begun has none.
+            let schedule = recording.process(number).join("schedule");
+            if number != 0 && schedule.is_file() {
+                others.insert(number, begin(number)?);
+            }
+        }
+        let mut reader = StepReader::open(&recording.process(0).join("schedule"))?;
+        let own = begin(0)?;
+        reader.rewritten = Some(Rewritten { own, others });
         Ok(reader)
+    }
+
+    /// This process has been forked and goes on as the one with this number.
+    pub fn go_on_as(&mut self, number: u32, folder: &Place) -> Result<(), RecordError> {
+        let mut reader = StepReader::open(&folder.join("schedule"))?;
+        if let Some(Rewritten { mut others, .. }) = self.rewritten.take() {
+            let own = others.remove(&number);
+            let own = own.ok_or_else(|| RecordError::Ended(folder.path()))?;
+            reader.rewritten = Some(Rewritten { own, others });
+        }
+        *self = reader;
+        Ok(())
     }
 
     pub fn rewrites(&self) -> bool {
@@ -180,12 +215,12 @@ impl StepReader {
 
     /// Writes a check in place of the one just read; the end is the last one.
     pub fn rewrite(&mut self, step: &Step) -> Result<(), RecordError> {
-        let Some(rewritten) = &mut self.rewritten else {
+        let Some(Rewritten { own, .. }) = &mut self.rewritten else {
             return Ok(());
         };
-        rewritten.push(step)?;
+        own.push(step)?;
         match step {
-            Step::End(_) => rewritten.finish(),
+            Step::End(_) => own.finish(),
             _ => Ok(()),
         }
     }
@@ -205,10 +240,10 @@ impl StepReader {
             Some(step) => Some(step),
             None => self.read()?,
         };
-        if let (Some(step), Some(rewritten)) = (&step, &mut self.rewritten)
+        if let (Some(step), Some(Rewritten { own, .. })) = (&step, &mut self.rewritten)
             && !matches!(step, Step::Checkpoint(_) | Step::End(_))
         {
-            rewritten.push(step)?;
+            own.push(step)?;
         }
         Ok(step)
     }

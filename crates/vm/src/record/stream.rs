@@ -61,10 +61,20 @@ pub struct StreamWriter {
 
 impl StreamWriter {
     pub fn create(place: &Place) -> Result<Self, RecordError> {
+        Self::begin(place, place.create())
+    }
+
+    /// The same with a file that is open for appending: a process that gives up its
+    /// rights goes on writing to it (`confine`).
+    pub fn create_to_append(place: &Place) -> Result<Self, RecordError> {
+        // Nothing may be there: what an earlier try left, maybe.
+        let _ = place.remove();
+        Self::begin(place, place.append())
+    }
+
+    fn begin(place: &Place, file: std::io::Result<File>) -> Result<Self, RecordError> {
         let path = place.path();
-        let mut file = place
-            .create()
-            .map_err(|error| RecordError::write(&path, error))?;
+        let mut file = file.map_err(|error| RecordError::write(&path, error))?;
         let mut start = MAGIC.to_vec();
         start.extend_from_slice(&super::FORMAT.to_le_bytes());
         file.write_all(&start)
