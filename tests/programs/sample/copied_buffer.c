@@ -1,5 +1,5 @@
 // The racing accesses are made by the C library on the program's behalf.
-// EXPECT: race function=mem
+// EXPECT: race tag=copy
 // ARGS: 4
 #include "threads.h"
 #include <string.h>
@@ -7,11 +7,11 @@
 char shared[256];
 
 __attribute__((noinline)) static void put(const char *from, size_t size) {
-  memcpy(shared, from, size);
+  memcpy(shared, from, size); // RACE copy
 }
 
 __attribute__((noinline)) static void get(char *to, size_t size) {
-  memcpy(to, shared, size);
+  memcpy(to, shared, size); // RACE copy
 }
 
 static void *work(void *arg) {
@@ -21,9 +21,9 @@ static void *work(void *arg) {
   while (running())
     for (int i = 0; i < 1000; i++) {
       if (arg)
-        put(own, size);
+        put(own, size); // RACE copy
       else
-        get(own, size);
+        get(own, size); // RACE copy
     }
   return arg;
 }

@@ -421,9 +421,15 @@ impl Vm {
         let pc = self.context.regs.rip;
         let mut bytes = [0; 15];
         let length = self.space.fetch(pc, &mut bytes);
-        let mut decoder = Decoder::with_ip(64, &bytes[..length], pc, DecoderOptions::NONE);
-        let _ = decoder.decode();
-        if length == 15 || decoder.last_error() == DecoderError::InvalidInstruction {
+        // The decoder asks for more bytes than the machine does.
+        let is_none = |behind: u8| {
+            let mut bytes = bytes;
+            bytes[length..].fill(behind);
+            let mut decoder = Decoder::with_ip(64, &bytes, pc, DecoderOptions::NONE);
+            let _ = decoder.decode();
+            decoder.last_error() == DecoderError::InvalidInstruction
+        };
+        if length == 15 || (length > 0 && is_none(0) && is_none(0xff)) {
             let trap = Trap {
                 number: 6,
                 ..Trap::default()
