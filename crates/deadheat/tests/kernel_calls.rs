@@ -128,3 +128,28 @@ fn resource_limits() {
 fn robust_processes() {
     check("robust_processes");
 }
+
+#[test]
+fn message_notify() {
+    check("message_notify");
+}
+
+#[test]
+fn memory_locks() {
+    check("memory_locks");
+}
+
+#[test]
+fn scheduling_calls() {
+    check("scheduling_calls");
+}
+
+#[test]
+fn processor_clocks() {
+    check("processor_clocks");
+}
+
+#[test]
+fn pipe_signals() {
+    check("pipe_signals");
+}

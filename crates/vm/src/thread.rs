@@ -3,6 +3,7 @@
 
 use crate::context::Registers;
 use crate::kernel::process::Vforked;
+use crate::kernel::scheduling::Scheduling;
 use crate::kernel::signal::ThreadSignals;
 use crate::kernel::{Call, Opening};
 use crate::vector::VectorState;
@@ -22,6 +23,7 @@ pub struct Thread {
     pub name: [u8; 16],
     /// A sleep takes this much longer than it was asked to.
     pub timer_slack: u64,
+    pub scheduling: Scheduling,
     pub clear_child_tid: u64,
     pub robust_list: u64,
     pub signals: ThreadSignals,
@@ -100,6 +102,7 @@ impl Thread {
             call: None,
             name: [0; 16],
             timer_slack: TIMER_SLACK,
+            scheduling: Scheduling::default(),
             clear_child_tid: 0,
             robust_list: 0,
             signals: ThreadSignals::default(),

@@ -52,6 +52,7 @@ impl Vm {
         thread.vector = parent.vector.clone();
         thread.name = parent.name;
         thread.signals = parent.signals.inherited();
+        thread.scheduling = parent.scheduling.inherited();
         if flags & libc::CLONE_CHILD_CLEARTID as u64 != 0 {
             thread.clear_child_tid = child_tid;
         }

@@ -4,6 +4,9 @@ use super::names::syscall_name;
 use super::{Call, Halt, Outcome};
 use crate::machine::Vm;
 
+/// Not among libc's constants.
+const IO_PGETEVENTS: i64 = 333;
+
 impl Vm {
     pub(super) fn dispatch(&mut self, call: &mut Call) -> Outcome {
         let [a, b, c, d, ..] = call.arguments;
@@ -120,6 +123,7 @@ impl Vm {
             libc::SYS_ppoll => self.sys_ppoll(call),
             libc::SYS_select => self.sys_select(call),
             libc::SYS_pselect6 => self.sys_pselect(call),
+            libc::SYS_epoll_create if a as i32 <= 0 => Err(Halt::Errno(libc::EINVAL)),
             libc::SYS_epoll_create => self.sys_epoll_create(0),
             libc::SYS_epoll_create1 => self.sys_epoll_create(a as i32),
             libc::SYS_epoll_ctl => self.sys_epoll_ctl(call),
@@ -148,8 +152,9 @@ impl Vm {
             libc::SYS_mremap => self.sys_mremap(call),
             libc::SYS_brk => self.sys_brk(a),
             libc::SYS_madvise => self.sys_madvise(a, b, c),
-            libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => self.sys_mlock(a, b),
-            libc::SYS_mlockall | libc::SYS_munlockall => Ok(0),
+            libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => self.sys_mlock(call),
+            libc::SYS_mlockall => self.sys_mlockall(a),
+            libc::SYS_munlockall => self.sys_munlockall(),
             libc::SYS_msync => self.sys_msync(a, b, c),
             libc::SYS_mincore => self.sys_mincore(a, b, c),
 
@@ -162,6 +167,8 @@ impl Vm {
             libc::SYS_clock_nanosleep => self.sys_clock_nanosleep(call),
             libc::SYS_clock_gettime => self.sys_clock_gettime(a, b),
             libc::SYS_clock_getres => self.sys_clock_getres(a, b),
+            libc::SYS_adjtimex => self.sys_adjtimex(call, a),
+            libc::SYS_clock_adjtime => self.sys_adjtimex(call, b),
             libc::SYS_gettimeofday => self.sys_gettimeofday(a, b),
             libc::SYS_time => self.sys_time(a),
             libc::SYS_rt_sigaction => self.sys_rt_sigaction(call),
@@ -235,7 +242,7 @@ impl Vm {
             libc::SYS_times => self.sys_times(a),
             libc::SYS_personality => self.sys_personality(a),
             libc::SYS_sched_getaffinity => self.sys_sched_getaffinity(a, b, c),
-            libc::SYS_sched_setaffinity => self.sys_sched_setaffinity(a, b, c),
+            libc::SYS_sched_setaffinity => self.sys_sched_setaffinity(call),
             libc::SYS_sched_getscheduler
             | libc::SYS_sched_setscheduler
             | libc::SYS_sched_getparam
@@ -263,6 +270,7 @@ impl Vm {
             libc::SYS_mq_unlink => self.host_call(number, call.arguments),
             libc::SYS_mq_timedsend | libc::SYS_mq_timedreceive => self.sys_mq_transfer(call),
             libc::SYS_mq_getsetattr => self.sys_mq_getsetattr(call),
+            libc::SYS_mq_notify => self.sys_mq_notify(call),
             libc::SYS_pidfd_open => self.open_host_object(
                 number,
                 call.arguments,
@@ -279,6 +287,11 @@ impl Vm {
             | libc::SYS_io_uring_enter
             | libc::SYS_io_uring_register
             | libc::SYS_io_setup
+            | libc::SYS_io_destroy
+            | libc::SYS_io_submit
+            | libc::SYS_io_cancel
+            | libc::SYS_io_getevents
+            | IO_PGETEVENTS
             | libc::SYS_userfaultfd
             | libc::SYS_mbind
             | libc::SYS_set_mempolicy

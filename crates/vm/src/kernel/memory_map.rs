@@ -4,13 +4,48 @@ use super::fd::{HostFile, Identity, Object};
 use super::{Call, Halt, Outcome};
 use crate::host;
 use crate::machine::Vm;
-use crate::space::{Backing, Placement, Request};
+use crate::space::{Backing, Mapping, Placement, Request};
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+const DONTNEED_LOCKED: i32 = 24;
+
+/// Advice that changes what the guest reads.
+const CHANGES: [i32; 4] = [
+    libc::MADV_DONTNEED,
+    libc::MADV_FREE,
+    libc::MADV_REMOVE,
+    DONTNEED_LOCKED,
+];
+
+/// Advice that changes nothing here: hints, and requests about forks that
+/// would break snapshots. MADV_WIPEONFORK is not known, because programs must
+/// know that it is not done.
+const HINTS: [i32; 18] = [
+    libc::MADV_NORMAL,
+    libc::MADV_RANDOM,
+    libc::MADV_SEQUENTIAL,
+    libc::MADV_WILLNEED,
+    libc::MADV_DONTFORK,
+    libc::MADV_DOFORK,
+    libc::MADV_MERGEABLE,
+    libc::MADV_UNMERGEABLE,
+    libc::MADV_HUGEPAGE,
+    libc::MADV_NOHUGEPAGE,
+    libc::MADV_DONTDUMP,
+    libc::MADV_DODUMP,
+    libc::MADV_KEEPONFORK,
+    libc::MADV_COLD,
+    libc::MADV_PAGEOUT,
+    libc::MADV_POPULATE_READ,
+    libc::MADV_POPULATE_WRITE,
+    libc::MADV_COLLAPSE,
+];
 
 /// Copies of files that are mapped and that the guest may write, by identity.
 #[derive(Default)]
@@ -165,6 +200,8 @@ impl Vm {
         let committed = flags & libc::MAP_NORESERVE == 0
             && protection & libc::PROT_WRITE != 0
             && (!shared || request.file.is_none());
+        let locked = flags & libc::MAP_LOCKED != 0;
+        self.room_for_locked(length, locked)?;
         let mapped = if self.has_room(length, committed) {
             self.space.map(placement, request)
         } else {
@@ -184,6 +221,10 @@ impl Vm {
                 if exchanged {
                     self.space.mark_exchanged(start);
                     self.refresh_mapping(fd as i32, flags, start, length, protection)?;
+                }
+                if locked {
+                    self.space
+                        .set_locked(start..start + crate::layout::page_up(length), true);
                 }
                 self.memory_changed(start, length);
                 Ok(start as i64)
@@ -312,59 +353,83 @@ impl Vm {
 
     pub(super) fn sys_brk(&mut self, wanted: u64) -> Outcome {
         let growth = wanted.saturating_sub(self.space.brk);
-        if growth > 0 && !self.has_room(growth, true) {
+        let refused = growth > 0
+            && (!self.has_room(growth, true) || self.room_for_locked(growth, false).is_err());
+        if refused {
             return Ok(self.space.brk as i64);
         }
         Ok(self.space.set_brk(wanted) as i64)
     }
 
-    pub(super) fn sys_madvise(&mut self, address: u64, length: u64, advice: u64) -> Outcome {
-        if !address.is_multiple_of(crate::layout::PAGE) {
-            return Err(Halt::Errno(libc::EINVAL));
-        }
-        const DONTNEED_LOCKED: i32 = 24;
-        match advice as i32 {
-            // These change what the guest reads: done, page by mapped page.
-            libc::MADV_DONTNEED | libc::MADV_REMOVE | libc::MADV_FREE | DONTNEED_LOCKED => {
-                let end = address.saturating_add(crate::layout::page_up(length));
-                let mut covered = 0;
-                let parts: Vec<_> = self
-                    .space
-                    .mappings()
-                    .map(|(range, _)| range.start.max(address)..range.end.min(end))
-                    .filter(|part| part.start < part.end)
-                    .collect();
-                for part in parts {
-                    covered += part.end - part.start;
-                    // MADV_FREE may or may not keep the contents; dropping
-                    // them at once is the deterministic choice.
-                    let advice = if advice as i32 == libc::MADV_FREE {
-                        libc::MADV_DONTNEED
-                    } else {
-                        advice as i32
-                    };
-                    // SAFETY: a guest range.
-                    let result = unsafe {
-                        host::syscall(
-                            libc::SYS_madvise,
-                            [part.start, part.end - part.start, advice as u64, 0, 0, 0],
-                        )
-                    };
-                    if result < 0 {
-                        return Ok(result);
-                    }
-                    self.code_changed(part);
-                }
-                // What is mapped has been done all the same.
-                if covered < end - address {
-                    return Err(Halt::Errno(libc::ENOMEM));
-                }
-                Ok(0)
+    /// What an advice is refused for in one mapping, as by the kernel.
+    fn refuses_advice(mapping: &Mapping, advice: i32) -> Option<i32> {
+        let anonymous = !matches!(mapping.backing, Backing::File { .. });
+        let writable = mapping.protection & libc::PROT_WRITE != 0;
+        match advice {
+            DONTNEED_LOCKED => None,
+            libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE if mapping.locked => {
+                Some(libc::EINVAL)
             }
-            // Would break snapshots, and programs must know that it is not done.
-            libc::MADV_WIPEONFORK => Err(Halt::Errno(libc::EINVAL)),
-            // Hints, and requests that would break snapshots (DONTFORK…).
-            _ => Ok(0),
+            libc::MADV_FREE if !anonymous || mapping.shared => Some(libc::EINVAL),
+            libc::MADV_REMOVE if anonymous && !mapping.shared => Some(libc::EINVAL),
+            libc::MADV_REMOVE if !mapping.shared || !writable => Some(libc::EACCES),
+            _ => None,
         }
+    }
+
+    pub(super) fn sys_madvise(&mut self, address: u64, length: u64, advice: u64) -> Outcome {
+        let advice = advice as i32;
+        let end = length
+            .checked_next_multiple_of(crate::layout::PAGE)
+            .and_then(|length| address.checked_add(length));
+        let known = HINTS.contains(&advice) || CHANGES.contains(&advice);
+        let Some(end) = end.filter(|_| known && address.is_multiple_of(crate::layout::PAGE)) else {
+            return Err(Halt::Errno(libc::EINVAL));
+        };
+        let parts: Vec<_> = self
+            .space
+            .mappings()
+            .map(|(range, mapping)| (range.start.max(address)..range.end.min(end), mapping))
+            .filter(|(part, _)| part.start < part.end)
+            .map(|(part, mapping)| (part, Self::refuses_advice(mapping, advice)))
+            .collect();
+        let mut covered = 0;
+        for (part, refused) in parts {
+            if let Some(errno) = refused {
+                return Err(Halt::Errno(errno));
+            }
+            covered += part.end - part.start;
+            if CHANGES.contains(&advice) {
+                self.change_by_advice(part, advice)?;
+            }
+        }
+        // What is mapped has been done all the same.
+        if covered < end - address {
+            return Err(Halt::Errno(libc::ENOMEM));
+        }
+        Ok(0)
+    }
+
+    /// Advice that changes what the guest reads.
+    fn change_by_advice(&mut self, part: Range<u64>, advice: i32) -> Result<(), Halt> {
+        // MADV_FREE may or may not keep the contents; dropping them at once is
+        // the deterministic choice. Locked is what the guest has locked, not
+        // the host.
+        let advice = match advice {
+            libc::MADV_FREE | DONTNEED_LOCKED => libc::MADV_DONTNEED,
+            other => other,
+        };
+        // SAFETY: a guest range.
+        let result = unsafe {
+            host::syscall(
+                libc::SYS_madvise,
+                [part.start, part.end - part.start, advice as u64, 0, 0, 0],
+            )
+        };
+        if result < 0 {
+            return Err(Halt::Errno(-result as i32));
+        }
+        self.code_changed(part);
+        Ok(())
     }
 }
