@@ -36,8 +36,10 @@ pub enum ExitKind {
     Syscall,
     /// The vm must execute the instruction at this address itself.
     Emulate,
-    /// A `pause` was executed.
+    /// A `pause` was executed, or a loop that only waits repeats.
     Pause,
+    /// A loop that waits and counts its rounds repeats.
+    Counts,
     /// A locked instruction was executed and the schedule wants to know.
     Sequencer,
     /// No instruction can be fetched or decoded here.

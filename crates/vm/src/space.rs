@@ -10,6 +10,7 @@
 
 use crate::layout::{self, PAGE, page_down, page_up};
 use crate::{host, memory};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -66,6 +67,17 @@ pub struct Space {
     /// Pages kept read-only on the host because translated code came from
     /// them.
     guarded: std::collections::BTreeSet<u64>,
+    last_search: Cell<Option<Search>>,
+}
+
+/// A search for a free place from the top: above `top` there is none of this
+/// length or more until something is unmapped there.
+#[derive(Clone)]
+struct Search {
+    length: u64,
+    top: u64,
+    brk_start: u64,
+    stack_gap: Range<u64>,
 }
 
 pub type Errno = i64;
@@ -157,7 +169,27 @@ impl Space {
 
     /// Highest free place of `length` bytes.
     fn free_place(&self, length: u64) -> Option<u64> {
-        self.free_place_below(layout::MMAP_TOP, length)
+        let last = self
+            .last_search
+            .take()
+            .filter(|last| last.brk_start == self.brk_start && last.stack_gap == self.stack_gap);
+        let limit = match &last {
+            Some(last) if last.length <= length => last.top,
+            _ => layout::MMAP_TOP,
+        };
+        let found = self.free_place_below(limit, length);
+        let says_more = |last: &Search| last.length < length || found.is_none();
+        self.last_search.set(match (last, found) {
+            (Some(last), _) if says_more(&last) => Some(last),
+            (_, None) => None,
+            (_, Some(start)) => Some(Search {
+                length,
+                top: start + length,
+                brk_start: self.brk_start,
+                stack_gap: self.stack_gap.clone(),
+            }),
+        });
+        found
     }
 
     fn free_place_below(&self, limit: u64, length: u64) -> Option<u64> {
@@ -168,10 +200,7 @@ impl Space {
             let clear_of = |area: &Range<u64>| area.start >= range.end || area.end <= range.start;
             Self::allowed(&range) && clear_of(&brk_area) && clear_of(&self.stack_gap)
         };
-        for (start, mapping) in self.mappings.iter().rev() {
-            if *start >= top {
-                continue;
-            }
+        for (start, mapping) in self.mappings.range(..limit).rev() {
             if mapping.end <= top {
                 // The hole between this mapping and `top`, with the brk area
                 // cut out of it.
@@ -338,6 +367,11 @@ impl Space {
 
     /// Removes `range` from the books.
     fn forget(&mut self, range: Range<u64>) {
+        if let Some(last) = self.last_search.get_mut()
+            && last.top < range.end
+        {
+            self.last_search.set(None);
+        }
         self.split(range.start);
         self.split(range.end);
         let inside: Vec<u64> = self

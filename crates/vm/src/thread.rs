@@ -17,6 +17,12 @@ pub struct Thread {
     /// Instructions retired.
     pub executed: u64,
     pub state: State,
+    /// `Threads` has not looked at it since.
+    pub changed: bool,
+    /// Instructions of the last slice that gave way.
+    pub waited: u64,
+    /// Slices in a row that gave way in a loop that counts its rounds.
+    pub counted: u32,
     /// The system call that blocked, to be tried again when woken.
     pub call: Option<Call>,
     pub name: [u8; 16],
@@ -97,6 +103,9 @@ impl Thread {
             vector: Box::default(),
             executed: 0,
             state: State::Runnable,
+            changed: false,
+            waited: 0,
+            counted: 0,
             call: None,
             name: [0; 16],
             timer_slack: TIMER_SLACK,

@@ -24,7 +24,6 @@ pub(super) const HOT: u8 = 2;
 
 /// A call of a followed function.
 pub(super) struct PendingReturn {
-    pub(super) thread: u32,
     /// Stack pointer after the return.
     pub(super) stack: u64,
     /// Return address.
@@ -42,6 +41,7 @@ impl Vm {
     /// Drops every translation (the guest executes another program).
     pub(crate) fn forget_code(&mut self) {
         self.flush_cache();
+        self.translator.forget_code();
     }
 
     /// Runs the current thread for at most `budget` instructions.
@@ -125,6 +125,12 @@ impl Vm {
                     ExitKind::Syscall => self.system_call()?,
                     ExitKind::Emulate => self.emulate()?,
                     ExitKind::Pause => self.give_way(SliceEnd::Yielded),
+                    ExitKind::Counts => {
+                        if let Some(thread) = self.threads.get_mut(&self.current) {
+                            thread.counted += 1;
+                        }
+                        self.give_way(SliceEnd::Yielded)
+                    }
                     ExitKind::Sequencer => self.give_way(SliceEnd::Sequencer),
                     // The attempt counts, so it needs an instruction left.
                     ExitKind::Undecodable if self.remaining() == 0 => None,

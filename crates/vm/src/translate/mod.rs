@@ -48,6 +48,7 @@ use iced_x86::{
 };
 use kind::{End, REGISTERS, condition_number, general_number, is_masked, reachable, uses_gs};
 pub use kind::{is_long_repeat, is_masked_store, is_repeated};
+use spin::Loops;
 use std::collections::HashSet;
 pub use stores::{map_table as map_store_table, stores_elsewhere};
 
@@ -112,6 +113,7 @@ pub type Fetch<'a> = &'a dyn Fn(u64, &mut [u8; 15]) -> usize;
 pub struct Translator {
     info: InstructionInfoFactory,
     encoder: Encoder,
+    loops: Loops,
 }
 
 impl Default for Translator {
@@ -119,11 +121,17 @@ impl Default for Translator {
         Translator {
             info: InstructionInfoFactory::new(),
             encoder: Encoder::new(64),
+            loops: Loops::default(),
         }
     }
 }
 
 impl Translator {
+    /// Other code may lie where some was.
+    pub fn forget_code(&mut self) {
+        self.loops.forget();
+    }
+
     /// Translates the block at `pc`, as linkable code or (`variant` > 0) as at
     /// most `variant` instructions that return to the vm.
     #[allow(clippy::too_many_arguments)]
@@ -146,7 +154,8 @@ impl Translator {
         };
         let likely = |branch: u64, target: u64| cache.was_taken(branch, target);
         let info = &mut self.info;
-        let mut is_spin = |head| spin::is_spin(info, head, fetch);
+        let loops = &mut self.loops;
+        let mut waiting = |head, edge| loops.waiting(info, (head, edge), fetch);
         let mut decoded = decode(
             pc,
             limit,
@@ -154,7 +163,7 @@ impl Translator {
             fetch,
             instrumentation,
             &likely,
-            &mut is_spin,
+            &mut waiting,
         );
         if variant == REPEAT {
             // Hooks and accesses were seen to before.
@@ -187,7 +196,7 @@ impl Translator {
             instruction_pc: pc,
             cache,
             variant,
-            waits: false,
+            waits: None,
             seen: Vec::new(),
             looked: Vec::new(),
         };
@@ -441,18 +450,22 @@ impl Translator {
         let next = instruction.next_ip();
         let done = builder.index + 1;
         match end {
-            End::Jump if builder.waits => {
-                let from = builder.code.jump(builder.cache.common_exit);
-                builder.repeat_wait(from, done, instruction.near_branch_target());
+            End::Jump => {
+                let target = instruction.near_branch_target();
+                if let Some(waiting) = builder.waits {
+                    let from = builder.code.jump(builder.cache.common_exit);
+                    builder.repeat_wait(waiting, from, done, target);
+                } else {
+                    builder.jump_direct(target);
+                }
             }
-            End::Jump => builder.jump_direct(instruction.near_branch_target()),
             End::Conditional => {
                 if let Some(number) = condition_number(instruction) {
                     let target = instruction.near_branch_target();
-                    if builder.waits {
+                    if let Some(waiting) = builder.waits {
                         let common_exit = builder.cache.common_exit;
                         let from = builder.code.jump_if(number, common_exit);
-                        builder.repeat_wait(from, done, target);
+                        builder.repeat_wait(waiting, from, done, target);
                     } else {
                         builder.branch_direct(number, target);
                     }
