@@ -326,7 +326,7 @@ fn object(scenes: &Scenes<'_>, pair: &Pair, sides: &[Side; 2]) -> Option<Object>
         let pointed = described(scenes, pair, sides, |scene| scene.pointed.as_ref());
         let asked = scenes.get(&plain_stop((block.moment, block.order)));
         return Some(Object {
-            whole: "heap block".into(),
+            whole: race::HEAP_BLOCK.into(),
             part: pointed.map_or_else(String::new, |pointed| pointed.kind.clone()),
             allocated: asked.and_then(|scene| scene.allocated_by.clone()),
             seen: 1,
@@ -441,6 +441,15 @@ fn objects(group: &[Part<'_>]) -> Option<Object> {
         }
     }
     let mut all = all?;
+    if all.names.is_empty() {
+        // Nothing says what is where in a block: it is one object.
+        let whole = |spot: &Spot| match *spot {
+            Spot::Block(block, _) => Spot::Block(block, 0),
+            Spot::MoreBlocks(size, _) => Spot::MoreBlocks(size, 0),
+            other => other,
+        };
+        spots = spots.iter().map(whole).collect();
+    }
     all.seen = all.seen.max(spots.len() as u64);
     debug_assert!(all.names.len() <= NAMED);
     Some(all)

@@ -71,6 +71,7 @@ impl Side {
             file: frame.file,
             line: frame.line,
             function_line: None,
+            function_offset: None,
         };
         let mut access = Access::new(self.kind, self.size, site);
         access.atomic = self.atomic;

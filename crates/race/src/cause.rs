@@ -13,7 +13,8 @@
 //!   pointer was seen to be set to (the object itself, or what was allocated
 //!   for it, is used by whoever found the pointer);
 //! - *missing order*: races on one object and its fields between the same
-//!   functions, with the same locks held.
+//!   functions, with the same locks held, or with one and the same copy of the
+//!   whole object. A function of stripped code is known by where it begins.
 //!
 //! Conservative: different objects are never put together by the third rule,
 //! and neither are functions of which none is in both races. So two bugs are
@@ -22,6 +23,10 @@
 use crate::{Access, AccessKind, Object, Race, Site};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+
+/// Bytes of an access that is no single field any more: two of the widest
+/// registers.
+const SWEEP: u32 = 128;
 
 /// What is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -140,10 +145,11 @@ fn missing(kind: CauseKind, race: &Race) -> String {
 
 fn function(access: &Access) -> String {
     let site = access.role();
-    match (&site.function, &site.module) {
-        (Some(function), _) => function.clone(),
-        (None, Some(module)) => format!("code of {module}"),
-        (None, None) => "an access that was not seen".into(),
+    match (&site.function, &site.module, site.function_offset) {
+        (Some(function), ..) => function.clone(),
+        (None, Some(module), Some(begin)) => format!("the function at {module}+{begin:#x}"),
+        (None, Some(module), None) => format!("code of {module}"),
+        (None, None, _) => "an access that was not seen".into(),
     }
 }
 
@@ -207,17 +213,30 @@ fn publishes(race: &Race, other: &Race) -> bool {
     })
 }
 
-/// Where an access is made (function, file) and what is held there.
-type Region<'a> = (Option<&'a str>, Option<&'a str>, Vec<&'a str>);
-
-fn region(access: &Access) -> Region<'_> {
-    let site = access.role();
-    let mut held: Vec<&str> = access.locks.iter().map(String::as_str).collect();
-    held.sort_unstable();
-    (site.function.as_deref(), site.file.as_deref(), held)
+/// The function of an access: by name and file, in stripped code by where it
+/// begins in its module.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Function<'a> {
+    Named(&'a str, Option<&'a str>),
+    Unnamed(Option<&'a str>, u64),
 }
 
-fn regions(race: &Race) -> BTreeSet<Region<'_>> {
+/// Where an access is made and what is held there.
+type Region<'a> = (Function<'a>, Vec<&'a str>);
+
+fn region(access: &Access) -> Option<Region<'_>> {
+    let site = access.role();
+    let function = match &site.function {
+        Some(function) => Function::Named(function, site.file.as_deref()),
+        None => Function::Unnamed(site.module.as_deref(), site.function_offset?),
+    };
+    let mut held: Vec<&str> = access.locks.iter().map(String::as_str).collect();
+    held.sort_unstable();
+    Some((function, held))
+}
+
+/// `None` if a function is not known.
+fn regions(race: &Race) -> Option<BTreeSet<Region<'_>>> {
     race.accesses.iter().map(region).collect()
 }
 
@@ -225,12 +244,25 @@ fn is_same_order(one: &Race, other: &Race) -> bool {
     let (Some(object), Some(next)) = (&one.object, &other.object) else {
         return false;
     };
-    if !object.is_same_whole(next) || object.whole.is_empty() {
+    if !object.is_same_whole(next) || !object.is_known() {
         return false;
     }
-    let (these, those) = (regions(one), regions(other));
-    let known = |(function, ..): &Region<'_>| function.is_some();
-    these.iter().chain(&those).all(known) && (these.is_subset(&those) || those.is_subset(&these))
+    let (Some(these), Some(those)) = (regions(one), regions(other)) else {
+        return false;
+    };
+    these.is_subset(&those) || those.is_subset(&these) || is_same_sweep(one, other)
+}
+
+/// One instruction goes over the whole object in both races (a copy of a
+/// structure, a clearing): it is too early or too late for all that others do
+/// to any field.
+fn is_same_sweep(one: &Race, other: &Race) -> bool {
+    let sweep = |access: &Access| {
+        (access.size >= SWEEP).then(|| (access.site.clone(), access.role().clone()))
+    };
+    let sweeps = |race: &Race| race.accesses.iter().filter_map(sweep).collect::<Vec<_>>();
+    let those = sweeps(other);
+    sweeps(one).iter().any(|place| those.contains(place))
 }
 
 /// Races that belong together, joined two at a time.
@@ -471,6 +503,59 @@ mod tests {
             made.found(),
             [(Publication, 3, vec![1, 2, 3]), (MissingOrder, 4, vec![4])]
         );
+    }
+
+    /// An access in a function of stripped code that begins at `begin`.
+    fn stripped(kind: AccessKind, begin: u64, at: u64, size: u32) -> Access {
+        let site = Site {
+            module: Some("libx.so".into()),
+            offset: Some(begin + at),
+            function_offset: Some(begin),
+            ..Site::default()
+        };
+        Access::new(kind, size, site)
+    }
+
+    #[test]
+    fn functions_of_stripped_code_are_known_by_where_they_begin() {
+        let mut made = Made { races: Vec::new() };
+        let mut by = |user, at, object| {
+            made.add(
+                stripped(Write, 0x100, 8, 4),
+                stripped(Read, user, at, 4),
+                object,
+            );
+        };
+        by(0x200, 0, block("make", ""));
+        by(0x200, 16, block("make", ""));
+        by(0x300, 0, block("make", ""));
+        // Nobody knows who asked for these two.
+        for at in [0, 16] {
+            let object = Object {
+                allocated: None,
+                ..block("make", "")
+            };
+            by(0x200, at, object);
+        }
+        let groups: Vec<Vec<u32>> = made.found().into_iter().map(|(.., races)| races).collect();
+        assert_eq!(groups, [vec![1, 2], vec![3], vec![4], vec![5]]);
+    }
+
+    #[test]
+    fn one_copy_of_the_whole_object_is_one_cause_whoever_writes_to_it() {
+        let made = |size| {
+            let mut made = Made { races: Vec::new() };
+            for writer in [0x200, 0x300, 0x400] {
+                made.add(
+                    stripped(Write, writer, 0, 4),
+                    stripped(Read, 0x100, 8, size),
+                    block("make", ""),
+                );
+            }
+            made.found().len()
+        };
+        assert_eq!(made(4096), 1);
+        assert_eq!(made(8), 3);
     }
 
     #[test]

@@ -117,6 +117,7 @@ mod tests {
             file: Some(format!("{folder}/table.c")),
             line: Some(line),
             function_line: Some(function_line),
+            function_offset: None,
         }
     }
 

@@ -24,7 +24,7 @@ pub use access::{Access, AccessKind};
 pub use cause::{Cause, CauseKind, causes};
 pub use fingerprint::Fingerprint;
 pub use moment::{Moment, ParseMomentError};
-pub use object::{NAMED, Object, without_indices};
+pub use object::{HEAP_BLOCK, NAMED, Object, without_indices};
 pub use orders::{Difference, DifferenceKind, Event, EventKind, Order, Played};
 pub use plain::{plain, plain_bytes, plain_json, plain_lines, plain_pattern};
 pub use report::{

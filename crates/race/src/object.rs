@@ -15,6 +15,9 @@ use serde::{Deserialize, Serialize};
 /// Names of single objects that are kept.
 pub const NAMED: usize = 8;
 
+/// What `whole` says of memory of the heap.
+pub const HEAP_BLOCK: &str = "heap block";
+
 /// The object of a race.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Object {
@@ -70,6 +73,12 @@ impl Object {
             names: vec![path.to_string()],
             starts: vec![start],
         }
+    }
+
+    /// Two with the same words are the same thing: not so for blocks of which
+    /// nobody knows who asked for them.
+    pub fn is_known(&self) -> bool {
+        !self.whole.is_empty() && (self.whole != HEAP_BLOCK || self.allocated.is_some())
     }
 
     /// The same thing: one race if the sites are the same as well.

@@ -175,6 +175,23 @@ impl Race {
             .any(|label| label == labels::HOME_MADE_LOCK)
     }
 
+    /// The call that asked for the memory, where it raced on the heap: the one
+    /// that knows what it is for, else the allocator.
+    pub fn allocator(&self) -> Option<&Frame> {
+        let frames = &self.place.as_ref()?.allocated_at;
+        let knows = self
+            .object
+            .as_ref()
+            .and_then(|object| object.allocated.as_ref());
+        let is_it = |frame: &&Frame| {
+            knows.is_some_and(|site| {
+                (&site.module, &site.function, site.line)
+                    == (&frame.module, &frame.function, frame.line)
+            })
+        };
+        frames.iter().find(is_it).or(frames.first())
+    }
+
     /// Says what it is that raced.
     pub fn set_object(&mut self, object: Object) {
         self.fingerprint = Fingerprint::of(&self.accesses, Some(&object));
@@ -414,6 +431,7 @@ mod tests {
                 file: Some("table.c".into()),
                 line: Some(52),
                 function_line: None,
+                function_offset: None,
             },
         );
         access.moment = Some(Moment::new(2, 18234));

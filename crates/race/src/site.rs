@@ -29,6 +29,10 @@ pub struct Site {
     /// above the function.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub function_line: Option<u32>,
+    /// Where the function begins, if only the unwind tables know of it: stands
+    /// for the name in stripped code.
+    #[serde(default, with = "hex", skip_serializing_if = "Option::is_none")]
+    pub function_offset: Option<u64>,
 }
 
 /// One frame of a stack, innermost first; inlined calls have frames of their

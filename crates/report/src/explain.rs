@@ -101,11 +101,7 @@ impl Story {
                  while deadheat watched."
             ),
         });
-        if let Some(frame) = race
-            .place
-            .as_ref()
-            .and_then(|place| place.allocated_at.first())
-        {
+        if let Some(frame) = race.allocator() {
             let function = frame
                 .function
                 .as_deref()

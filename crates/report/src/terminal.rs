@@ -204,7 +204,7 @@ impl<'a> Page<'a> {
         }
         if let Some(place) = place {
             let mut what = plain(&place.description).into_owned();
-            if let Some(frame) = place.allocated_at.first() {
+            if let Some(frame) = race.allocator() {
                 let _ = write!(what, " from {}", self.frame_words(frame));
             }
             let _ = write!(head, "  ({what})");

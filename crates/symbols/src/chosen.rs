@@ -45,11 +45,30 @@ fn is_c_library(site: &Site) -> bool {
     })
 }
 
-/// Functions of a frame that count: not those of the C library.
+/// Functions of a frame that count: not those of the C library, and those with
+/// source lines only, unless there are none on the whole stack.
 fn own_roles(map: &ModuleMap, frame: &StackFrame) -> Vec<Role> {
     let roles = map.roles(frame);
     let own = |role: &Role| role.site.line.is_some() && !is_c_library(&role.site);
     roles.into_iter().filter(own).collect()
+}
+
+/// The roles of a stack, frame by frame. Where no frame has a source line, those
+/// of stripped code.
+fn roles_of_stack<'a>(
+    map: &ModuleMap,
+    frames: &'a [StackFrame],
+) -> Vec<(&'a StackFrame, Vec<Role>)> {
+    let with = |roles: &dyn Fn(&StackFrame) -> Vec<Role>| -> Vec<(&'a StackFrame, Vec<Role>)> {
+        let all = frames.iter().map(|frame| (frame, roles(frame)));
+        all.filter(|(_, roles)| !roles.is_empty()).collect()
+    };
+    let lined = with(&|frame| own_roles(map, frame));
+    if !lined.is_empty() {
+        return lined;
+    }
+    let stripped = |role: &Role| role.site.module.is_some() && !is_c_library(&role.site);
+    with(&|frame| map.roles(frame).into_iter().filter(stripped).collect())
 }
 
 impl Roles {
@@ -63,8 +82,8 @@ impl Roles {
     ) -> Chosen {
         let mut chosen = Chosen::default();
         let mut last = None;
-        for frame in frames {
-            for (role, is_outermost) in marked(own_roles(map, frame)) {
+        for (frame, roles) in roles_of_stack(map, frames) {
+            for (role, is_outermost) in marked(roles) {
                 let names = is_outermost && self.mentions(map, frame, object, read);
                 let is_site = chosen.site.is_none();
                 if is_site {
@@ -163,7 +182,8 @@ fn mentioned_by(instruction: &Instruction, object: &Range<u64>, read: &mut ReadM
 /// Who asked for memory: the innermost function that knows what it is for.
 pub fn allocated_by(map: &ModuleMap, frames: &[StackFrame]) -> Option<Site> {
     let mut last = None;
-    for role in frames.iter().flat_map(|frame| own_roles(map, frame)) {
+    let roles = roles_of_stack(map, frames).into_iter();
+    for role in roles.flat_map(|(_, roles)| roles) {
         let knows = !role.allocates;
         last = Some(role.site);
         if knows {

@@ -281,10 +281,21 @@ impl Module {
             .unwrap_or_default()
     }
 
+    /// Where the function at `address` begins, for one without a name.
+    pub(crate) fn unnamed_function(&self, frame: &Frame, address: u64) -> Option<u64> {
+        let range = || self.unwind_range_at(address);
+        frame
+            .function
+            .is_none()
+            .then(range)?
+            .map(|range| range.start)
+    }
+
     /// The static place of an instruction.
     pub fn site(&self, address: u64) -> Site {
         let innermost = self.frames(address).into_iter().next().unwrap_or_default();
         Site {
+            function_offset: self.unnamed_function(&innermost, address),
             module: innermost.module,
             offset: innermost.offset,
             function_line: innermost

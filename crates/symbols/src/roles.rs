@@ -58,6 +58,7 @@ impl Module {
                     general: named || gets,
                     allocates: named || returns,
                     site: Site {
+                        function_offset: self.unnamed_function(&frame, address),
                         function_line: frame.file.as_ref().and(line),
                         module: frame.module,
                         offset: frame.offset,

@@ -109,6 +109,7 @@ mod tests {
             file: file.map(Into::into),
             line: file.map(|_| 7),
             function_line: None,
+            function_offset: None,
         };
         Race::new(
             1,

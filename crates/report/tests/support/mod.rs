@@ -28,6 +28,7 @@ pub fn site(function: &str, file: &str, line: u32, function_line: u32) -> Site {
         file: Some(file.into()),
         line: Some(line),
         function_line: Some(function_line),
+        function_offset: None,
     }
 }
 
