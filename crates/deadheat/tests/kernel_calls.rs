@@ -143,3 +143,28 @@ fn vdso() {
 fn pointers_to_vm() {
     check("pointers_to_vm");
 }
+
+#[test]
+fn message_notify() {
+    check("message_notify");
+}
+
+#[test]
+fn memory_locks() {
+    check("memory_locks");
+}
+
+#[test]
+fn scheduling_calls() {
+    check("scheduling_calls");
+}
+
+#[test]
+fn processor_clocks() {
+    check("processor_clocks");
+}
+
+#[test]
+fn pipe_signals() {
+    check("pipe_signals");
+}

@@ -3,13 +3,17 @@
 //!
 //! Two instructions take a nanosecond and a system call a hundred, so a program
 //! that measures itself sees roughly real durations, and one that asks for the
-//! time until it has come does not ask much more often than natively. When every thread sleeps and nothing outside is
+//! time until it has come does not ask much more often than natively. Copying many bytes
+//! takes a call longer. When every thread sleeps and nothing outside is
 //! awaited, time jumps to the next timer; when something outside is awaited,
 //! it goes on by what really passed. Jumps are part of the recorded schedule.
 
 pub const INSTRUCTIONS_PER_NANOSECOND: u64 = 2;
 
 const NANOSECONDS_PER_CALL: u64 = 100;
+
+/// What a kernel copies from memory to memory in that time (10 GB/s).
+const BYTES_PER_NANOSECOND: u64 = 10;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Clock {
@@ -25,6 +29,11 @@ impl Clock {
     /// A system call is made.
     pub fn call(&mut self) {
         self.jumped += NANOSECONDS_PER_CALL;
+    }
+
+    /// The call has copied so many bytes.
+    pub fn copied(&mut self, bytes: u64) {
+        self.jumped += bytes / BYTES_PER_NANOSECOND;
     }
 
     /// CLOCK_MONOTONIC after `instructions` instructions of all threads.

@@ -7,8 +7,8 @@
 //! recording and makes them pending for the guest. Like `fault`, the handler
 //! touches neither thread-local storage nor the allocator.
 //!
-//! SIGPIPE is ignored on the host: the guest gets its own from the result of
-//! the write that failed, which needs no record. What the guest ignores is
+//! The SIGPIPE of a write that failed is not noted: the guest gets its own from
+//! the result of the write, which needs no record. What the guest ignores is
 //! ignored on the host too, because that has effects of its own (children
 //! reaped by nobody, background writes to a terminal).
 
@@ -73,7 +73,7 @@ pub fn ignored_at_start() -> u64 {
 /// the kernel, exceptions to `fault`.
 fn ours(signal: i32) -> bool {
     (1..=64).contains(&signal)
-        && ![libc::SIGKILL, libc::SIGSTOP, libc::SIGPIPE, 32, 33].contains(&signal)
+        && ![libc::SIGKILL, libc::SIGSTOP, 32, 33].contains(&signal)
         && !fault::SIGNALS.contains(&signal)
 }
 
@@ -84,9 +84,16 @@ pub fn install() -> Result<(), Error> {
             set_action(signal, noting as *const () as usize, 0);
         }
     }
-    // SAFETY: ignoring a signal.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
     Ok(())
+}
+
+/// The kernel sends this for a write of this process that nobody can read. What
+/// the guest sends itself does not come this way.
+fn is_own_pipe(signal: i32, info: *const libc::siginfo_t) -> bool {
+    // SAFETY: the kernel passes a valid structure, whose sender is set in all
+    // signals that processes and broken pipes make.
+    signal == libc::SIGPIPE
+        && unsafe { (*info).si_code == libc::SI_USER && (*info).si_pid() == libc::getpid() }
 }
 
 fn set_action(signal: i32, handler: usize, flags: i32) {
@@ -141,6 +148,9 @@ pub fn break_slice(pc: u64) {
 }
 
 extern "C" fn noting(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    if is_own_pipe(signal, info) {
+        return;
+    }
     note(info);
     if ENDING.contains(&signal) {
         interruption::has_reached();

@@ -12,6 +12,7 @@ mod code_pages;
 
 use crate::layout::{self, PAGE, page_down, page_up};
 use crate::{host, memory, protection};
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -69,6 +70,8 @@ pub struct Mapping {
     pub shared: bool,
     /// Other processes may write it (`kernel::shared_memory`).
     pub exchanged: bool,
+    /// The guest has locked it (`kernel::memory_lock`).
+    pub locked: bool,
     pub backing: Backing,
     /// The object behind it, if others may show it too.
     pub shows: Option<Shows>,
@@ -112,6 +115,10 @@ pub struct Space {
     anonymous: u64,
     /// There has been a mapping that grows.
     grows: bool,
+    /// New mappings are locked (MCL_FUTURE).
+    pub locks_new: bool,
+    /// No page is free from here to the top; 0 if that is not known.
+    full_above: Cell<u64>,
 }
 
 pub type Errno = i64;
@@ -221,9 +228,16 @@ impl Space {
             && !(range.start < layout::HOST_IMAGE.end && layout::HOST_IMAGE.start < range.end)
     }
 
-    /// Highest free place of `length` bytes.
+    /// Highest free place of `length` bytes. Where not even a page is free is
+    /// not looked at again: a guest may have many thousand mappings.
     fn free_place(&self, length: u64) -> Option<u64> {
-        self.free_place_below(layout::MMAP_TOP, length)
+        let limit = match self.full_above.get() {
+            0 => layout::MMAP_TOP,
+            known => known,
+        };
+        let limit = self.free_place_below(limit, PAGE)? + PAGE;
+        self.full_above.set(limit);
+        self.free_place_below(limit, length)
     }
 
     fn free_place_below(&self, limit: u64, length: u64) -> Option<u64> {
@@ -345,6 +359,7 @@ impl Space {
                 protection: request.protection,
                 shared: request.shared,
                 exchanged: false,
+                locked: self.locks_new,
                 backing: request.backing,
                 shows: object.map(|object| Shows { object, offset }),
                 advice: Advice {
@@ -373,6 +388,72 @@ impl Space {
                 _ => self.shares_memory = true,
             }
         }
+    }
+
+    /// Locks or unlocks the pages of `range` that are mapped.
+    pub fn set_locked(&mut self, range: Range<u64>, locked: bool) {
+        if range.is_empty() {
+            return;
+        }
+        self.split(range.start);
+        self.split(range.end);
+        for (_, mapping) in self.mappings.range_mut(range.clone()) {
+            mapping.locked = locked;
+        }
+        self.merge(range);
+    }
+
+    /// Nothing is locked any more, now or later.
+    pub fn unlock_all(&mut self) {
+        self.locks_new = false;
+        self.set_locked(0..layout::GUEST_TOP, false);
+    }
+
+    fn locked_parts(&self, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let range = range.clone();
+        self.mappings()
+            .filter(|(_, mapping)| mapping.locked)
+            .map(move |(part, _)| part.start.max(range.start)..part.end.min(range.end))
+            .filter(|part| part.start < part.end)
+    }
+
+    /// Bytes of `range` that are locked.
+    pub fn locked_in(&self, range: &Range<u64>) -> u64 {
+        self.locked_parts(range)
+            .map(|part| part.end - part.start)
+            .sum()
+    }
+
+    /// Bytes that count as locked. The stack is mapped whole here, while a
+    /// kernel's is as long as it has been used: it is left out.
+    pub fn locked_bytes(&self) -> u64 {
+        self.mappings()
+            .filter(|(_, mapping)| mapping.locked && mapping.backing != Backing::Stack)
+            .map(|(range, _)| range.end - range.start)
+            .sum()
+    }
+
+    /// Bytes that would count if all were locked.
+    pub fn lockable_bytes(&self) -> u64 {
+        self.mappings()
+            .filter(|(_, mapping)| mapping.backing != Backing::Stack)
+            .map(|(range, _)| range.end - range.start)
+            .sum()
+    }
+
+    /// The locked pages of `range`, counted from its start.
+    pub fn locked_pages(&self, range: &Range<u64>) -> Vec<u64> {
+        self.locked_parts(range)
+            .flat_map(|part| part.step_by(PAGE as usize))
+            .map(|page| (page - range.start) / PAGE)
+            .collect()
+    }
+
+    /// No page of `range`, which is mapped, is forbidden altogether.
+    pub fn is_accessible(&self, range: Range<u64>) -> bool {
+        self.mappings()
+            .filter(|(part, _)| part.start < range.end && range.start < part.end)
+            .all(|(_, mapping)| mapping.protection != libc::PROT_NONE)
     }
 
     /// Writes to guest memory whatever its protection; what is not mapped is
@@ -414,6 +495,9 @@ impl Space {
 
     /// Removes `range` from the books.
     fn forget(&mut self, range: Range<u64>) {
+        if self.full_above.get() != 0 {
+            self.full_above.set(self.full_above.get().max(range.end));
+        }
         self.split(range.start);
         self.split(range.end);
         let inside: Vec<u64> = self
@@ -785,6 +869,11 @@ impl Space {
         wanted
     }
 
+    /// How many mappings there are.
+    pub fn count(&self) -> usize {
+        self.mappings.len()
+    }
+
     /// Bytes of address space in use.
     pub fn size(&self) -> u64 {
         self.mappings()
@@ -858,6 +947,7 @@ impl Mapping {
         self.protection == other.protection
             && self.shared == other.shared
             && self.exchanged == other.exchanged
+            && self.locked == other.locked
             && self.backing == other.backing
             && self.shows == other.shows
             && self.advice == other.advice

@@ -3,6 +3,7 @@
 
 use crate::context::Registers;
 use crate::kernel::process::Vforked;
+use crate::kernel::scheduling::Scheduling;
 use crate::kernel::signal::ThreadSignals;
 use crate::kernel::{Call, Opening};
 use crate::vector::VectorState;
@@ -24,6 +25,7 @@ pub struct Thread {
     pub timer_slack: u64,
     /// Reading the time-stamp counter is a fault (PR_SET_TSC).
     pub time_stamps_fault: bool,
+    pub scheduling: Scheduling,
     pub clear_child_tid: u64,
     pub robust_list: u64,
     pub signals: ThreadSignals,
@@ -103,6 +105,7 @@ impl Thread {
             name: [0; 16],
             timer_slack: TIMER_SLACK,
             time_stamps_fault: false,
+            scheduling: Scheduling::default(),
             clear_child_tid: 0,
             robust_list: 0,
             signals: ThreadSignals::default(),

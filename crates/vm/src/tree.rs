@@ -47,6 +47,8 @@ struct Shared {
     /// wait for one.
     turns: AtomicU64,
     waiting: AtomicU32,
+    /// Recording: the latest virtual time at which one of them made a call.
+    latest: AtomicU64,
     futexes: [FutexSlot; FUTEXES],
 }
 
@@ -263,6 +265,14 @@ impl Tree {
 
     pub fn folder(&self) -> Place {
         Place::of(&self.directory).join(self.number.to_string())
+    }
+
+    pub fn publish_time(&self, now: u64) {
+        self.shared.latest.fetch_max(now, Ordering::Relaxed);
+    }
+
+    pub fn latest_time(&self) -> u64 {
+        self.shared.latest.load(Ordering::Relaxed)
     }
 
     pub fn next_number(&self) -> u32 {

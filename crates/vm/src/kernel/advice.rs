@@ -52,7 +52,10 @@ impl Vm {
         let writable = mapping.protection & libc::PROT_WRITE != 0;
         match advice {
             Advised::Hint => {}
-            Advised::Drop => self.host_advice(part, libc::MADV_DONTNEED)?,
+            Advised::Drop { locked: false } | Advised::Free | Advised::Remove if mapping.locked => {
+                return Err(Halt::Errno(libc::EINVAL));
+            }
+            Advised::Drop { .. } => self.host_advice(part, libc::MADV_DONTNEED)?,
             Advised::Free if is_file => return Err(Halt::Errno(libc::EINVAL)),
             // It may or may not keep the contents; dropping them at once is the
             // deterministic choice.
@@ -123,7 +126,10 @@ impl Vm {
 enum Advised {
     /// Nothing that shows.
     Hint,
-    Drop,
+    Drop {
+        /// Also what the guest has locked.
+        locked: bool,
+    },
     Free,
     Remove,
     Populate {
@@ -138,7 +144,8 @@ impl Advised {
         const DONTNEED_LOCKED: i32 = 24;
         const COLLAPSE: i32 = 25;
         Some(match number {
-            libc::MADV_DONTNEED | DONTNEED_LOCKED => Advised::Drop,
+            libc::MADV_DONTNEED => Advised::Drop { locked: false },
+            DONTNEED_LOCKED => Advised::Drop { locked: true },
             libc::MADV_FREE => Advised::Free,
             libc::MADV_REMOVE => Advised::Remove,
             libc::MADV_POPULATE_READ => Advised::Populate { write: false },

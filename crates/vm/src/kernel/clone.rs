@@ -58,6 +58,7 @@ impl Vm {
         thread.name = parent.name;
         thread.time_stamps_fault = parent.time_stamps_fault;
         thread.signals = parent.signals.inherited();
+        thread.scheduling = parent.scheduling.inherited();
         if flags & libc::CLONE_CHILD_CLEARTID as u64 != 0 {
             thread.clear_child_tid = child_tid;
         }

@@ -4,6 +4,9 @@ use super::names::syscall_name;
 use super::{Call, Halt, Outcome};
 use crate::machine::Vm;
 
+/// Not among libc's constants.
+const IO_PGETEVENTS: i64 = 333;
+
 impl Vm {
     pub(super) fn dispatch(&mut self, call: &mut Call) -> Outcome {
         let [a, b, c, d, ..] = call.arguments;
@@ -120,6 +123,7 @@ impl Vm {
             libc::SYS_ppoll => self.sys_ppoll(call),
             libc::SYS_select => self.sys_select(call),
             libc::SYS_pselect6 => self.sys_pselect(call),
+            libc::SYS_epoll_create if a as i32 <= 0 => Err(Halt::Errno(libc::EINVAL)),
             libc::SYS_epoll_create => self.sys_epoll_create(0),
             libc::SYS_epoll_create1 => self.sys_epoll_create(a as i32),
             libc::SYS_epoll_ctl => self.sys_epoll_ctl(call),
@@ -148,8 +152,9 @@ impl Vm {
             libc::SYS_mremap => self.sys_mremap(call),
             libc::SYS_brk => self.sys_brk(a),
             libc::SYS_madvise => self.sys_madvise(a, b, c),
-            libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => self.sys_mlock(a, b),
-            libc::SYS_mlockall | libc::SYS_munlockall => Ok(0),
+            libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => self.sys_mlock(call),
+            libc::SYS_mlockall => self.sys_mlockall(a),
+            libc::SYS_munlockall => self.sys_munlockall(),
             libc::SYS_msync => self.sys_msync(a, b, c),
             libc::SYS_mincore => self.sys_mincore(a, b, c),
 
@@ -239,7 +244,7 @@ impl Vm {
             libc::SYS_times => self.sys_times(a),
             libc::SYS_personality => self.sys_personality(a),
             libc::SYS_sched_getaffinity => self.sys_sched_getaffinity(a, b, c),
-            libc::SYS_sched_setaffinity => self.sys_sched_setaffinity(a, b, c),
+            libc::SYS_sched_setaffinity => self.sys_sched_setaffinity(call),
             libc::SYS_sched_getscheduler
             | libc::SYS_sched_setscheduler
             | libc::SYS_sched_getparam
@@ -267,6 +272,7 @@ impl Vm {
             libc::SYS_mq_unlink => self.host_call(number, call.arguments),
             libc::SYS_mq_timedsend | libc::SYS_mq_timedreceive => self.sys_mq_transfer(call),
             libc::SYS_mq_getsetattr => self.sys_mq_getsetattr(call),
+            libc::SYS_mq_notify => self.sys_mq_notify(call),
             libc::SYS_pidfd_open => self.open_host_object(
                 number,
                 call.arguments,
@@ -282,6 +288,11 @@ impl Vm {
             | libc::SYS_io_uring_enter
             | libc::SYS_io_uring_register
             | libc::SYS_io_setup
+            | libc::SYS_io_destroy
+            | libc::SYS_io_submit
+            | libc::SYS_io_cancel
+            | libc::SYS_io_getevents
+            | IO_PGETEVENTS
             | libc::SYS_mbind
             | libc::SYS_set_mempolicy
             | libc::SYS_get_mempolicy

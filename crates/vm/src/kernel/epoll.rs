@@ -22,6 +22,9 @@ const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 const MODES: u32 =
     (libc::EPOLLET | libc::EPOLLONESHOT | libc::EPOLLEXCLUSIVE | libc::EPOLLWAKEUP) as u32;
 
+/// Instances that may be nested one in the other.
+const MOST_NESTED: usize = 5;
+
 struct Member {
     events: u32,
     data: u64,
@@ -161,6 +164,32 @@ impl Vm {
         }
     }
 
+    /// How many instances, one in the other, there are from `inner` on inwards;
+    /// `outer` among them would make a circle.
+    fn nesting_in(&self, inner: DescriptionId, outer: DescriptionId) -> Result<usize, Halt> {
+        if inner == outer {
+            return Err(Halt::Errno(libc::ELOOP));
+        }
+        let Some(Object::Epoll(epoll)) = self.kernel.fds.peek(inner).map(|one| &one.object) else {
+            return Ok(0);
+        };
+        let mut deepest = 0;
+        for (_, member) in epoll.members.keys() {
+            deepest = deepest.max(self.nesting_in(*member, outer)?);
+        }
+        Ok(deepest + 1)
+    }
+
+    /// The same from `inner` on outwards.
+    fn nesting_around(&self, inner: DescriptionId) -> usize {
+        let around = self.kernel.fds.descriptions().filter(|(_, outer)| {
+            matches!(&outer.object, Object::Epoll(epoll)
+                if epoll.members.keys().any(|(_, member)| *member == inner))
+        });
+        let deepest = around.map(|(outer, _)| self.nesting_around(outer)).max();
+        deepest.unwrap_or(0) + 1
+    }
+
     fn epoll_add(
         &mut self,
         set: DescriptionId,
@@ -175,10 +204,14 @@ impl Vm {
             Object::Bytes { .. } | Object::Listing(_) => return Err(Halt::Errno(libc::EPERM)),
             _ => None,
         };
-        let epoll = self.epoll(set)?;
-        if epoll.members.contains_key(&key) {
+        if self.epoll(set)?.members.contains_key(&key) {
             return Err(Halt::Errno(libc::EEXIST));
         }
+        let inside = self.nesting_in(key.1, set)?;
+        if inside > 0 && inside + self.nesting_around(set) > MOST_NESTED {
+            return Err(Halt::Errno(libc::ELOOP));
+        }
+        let epoll = self.epoll(set)?;
         let serial = epoll.next_serial;
         let twice = epoll.members.keys().any(|(_, id)| *id == key.1);
         let epoll_number = epoll.host_number();

@@ -23,16 +23,14 @@ const SETTABLE: i32 =
 
 impl Vm {
     pub(super) fn sys_dup2(&mut self, fd: i32, to: i32, flags: Option<i32>) -> Outcome {
+        let is_dup3 = flags.is_some();
+        let flags = flags.unwrap_or(0);
+        if flags & !libc::O_CLOEXEC != 0 || (is_dup3 && fd == to) {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
         if fd == to {
             self.kernel.fds.id(fd)?;
-            return match flags {
-                None => Ok(i64::from(to)),
-                Some(_) => Err(Halt::Errno(libc::EINVAL)),
-            };
-        }
-        let flags = flags.unwrap_or(0);
-        if flags & !libc::O_CLOEXEC != 0 {
-            return Err(Halt::Errno(libc::EINVAL));
+            return Ok(i64::from(to));
         }
         self.kernel
             .fds

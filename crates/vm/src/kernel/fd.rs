@@ -348,6 +348,12 @@ impl Descriptors {
         self.table.keys().copied()
     }
 
+    pub fn descriptions(&self) -> impl Iterator<Item = (DescriptionId, &Description)> {
+        self.descriptions
+            .iter()
+            .map(|(id, description)| (*id, description))
+    }
+
     /// Every description with its id.
     pub fn all(&mut self) -> impl Iterator<Item = (DescriptionId, &mut Description)> {
         self.descriptions

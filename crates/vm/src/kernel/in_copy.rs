@@ -121,6 +121,7 @@ fn is_harmless(call: &Call) -> bool {
         | libc::SYS_getcwd
         | libc::SYS_uname
         | libc::SYS_sysinfo
+        | libc::SYS_mincore
         | libc::SYS_sched_getaffinity
         | libc::SYS_getuid
         | libc::SYS_geteuid

@@ -19,17 +19,26 @@ const RESOURCES: usize = 16;
 /// Of these the vm takes what it may have, whatever the guest was given.
 const TAKEN_WHOLE: [u32; 3] = [libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE, libc::RLIMIT_CPU];
 
+/// CAP_SYS_RESOURCE: limits may be raised.
+const SYS_RESOURCE: u32 = 24;
+
 /// Room kept for the vm's own descriptors.
 const OWN_DESCRIPTORS: u64 = 128;
+
+/// Mappings kept for the vm itself, and for guest mappings that are several on
+/// the host because code was translated from some of their pages.
+const OWN_MAPPINGS: u64 = 4096;
 
 #[derive(Default)]
 pub struct Limits {
     /// Soft and hard limits, as the guest sees them.
     limits: [[u64; 2]; RESOURCES],
-    /// Descriptors the vm may have altogether.
+    /// Descriptors the guest may have, whatever it sets.
     descriptors: u64,
     /// Bytes of memory and swap that the machine has.
     memory: u64,
+    /// Mappings that the guest may have.
+    mappings: u64,
     /// The guest has set its number of processes.
     processes_set: bool,
 }
@@ -61,6 +70,7 @@ impl Vm {
                 bytes.extend_from_slice(&limit.rlim_max.to_le_bytes());
             }
             bytes.extend_from_slice(&machine_memory().to_le_bytes());
+            bytes.extend_from_slice(&host_mappings().to_le_bytes());
             (0, bytes)
         })?;
         let words = bytes.chunks_exact(8).map(|bytes| {
@@ -68,14 +78,20 @@ impl Vm {
             word.copy_from_slice(bytes);
             u64::from_le_bytes(word)
         });
+        let mut words = words;
         let limits = self.kernel.limits.limits.as_flattened_mut();
-        for (limit, word) in limits.iter_mut().zip(words) {
+        for (limit, word) in limits.iter_mut().zip(&mut words) {
             *limit = word;
         }
-        let [_, hard] = self.kernel.limits.limits[libc::RLIMIT_NOFILE as usize];
-        self.kernel.limits.descriptors = hard;
-        let memory = bytes.last_chunk::<8>();
-        self.kernel.limits.memory = memory.map_or(u64::MAX, |word| u64::from_le_bytes(*word));
+        self.kernel.limits.memory = words.next().unwrap_or(u64::MAX);
+        let mappings = words.next().unwrap_or(u64::MAX);
+        self.kernel.limits.mappings = mappings.saturating_sub(OWN_MAPPINGS).max(mappings / 2);
+        let [soft, hard] = &mut self.kernel.limits.limits[libc::RLIMIT_NOFILE as usize];
+        // Every descriptor of the guest may become one of the host's, and the
+        // vm has some of its own: the guest is told of the rest.
+        let most = hard.saturating_sub(OWN_DESCRIPTORS).max(*hard / 2);
+        self.kernel.limits.descriptors = most;
+        (*soft, *hard) = ((*soft).min(most), most);
         self.apply_limits();
         Ok(())
     }
@@ -85,6 +101,9 @@ impl Vm {
     /// more than there is.
     pub(super) fn has_room(&self, length: u64, committed: bool) -> bool {
         let limit = self.kernel.limits.limits[libc::RLIMIT_AS as usize][0];
+        if self.space.count() as u64 >= self.kernel.limits.mappings {
+            return false;
+        }
         let fits =
             limit == libc::RLIM_INFINITY || self.space.size().saturating_add(length) <= limit;
         fits && (!committed || length <= self.kernel.limits.memory)
@@ -97,10 +116,7 @@ impl Vm {
 
     fn apply_limits(&mut self) {
         let soft = self.kernel.limits.limits[libc::RLIMIT_NOFILE as usize][0];
-        // Every descriptor of the guest may become one of the host's, and the
-        // vm has some of its own.
         let most = self.kernel.limits.descriptors;
-        let most = most.saturating_sub(OWN_DESCRIPTORS).max(most / 2);
         self.kernel.fds.limit = soft.min(most).min(1 << 20) as i32;
         let [file_size, _] = self.kernel.limits.limits[libc::RLIMIT_FSIZE as usize];
         if self.io.is_live() {
@@ -154,20 +170,31 @@ impl Vm {
         Ok(())
     }
 
-    /// The process has CAP_SYS_RESOURCE, which not every root has.
-    fn may_raise_limits(&mut self) -> Result<bool, Halt> {
-        const SYS_RESOURCE: u32 = 24;
+    /// The process has this capability, which not every root has.
+    pub(super) fn has_capability(&mut self, number: u32) -> Result<bool, Halt> {
         const VERSION_3: u32 = 0x2008_0522;
         let has = self.io.external(crate::io::tag::PROCESS, || {
             let header = [VERSION_3, 0];
+            // Effective, permitted and inheritable: the first 32 capabilities
+            // of each, then the others.
             let mut sets = [0u32; 6];
             let arguments = [header.as_ptr() as u64, sets.as_mut_ptr() as u64, 0, 0, 0, 0];
             // SAFETY: a header of this version and room for its two sets.
             let result = unsafe { host::syscall(libc::SYS_capget, arguments) };
-            let has = result == 0 && sets[0] & (1 << SYS_RESOURCE) != 0;
+            let has = result == 0 && sets[0] & (1 << number) != 0;
             (i64::from(has), Vec::new())
         })?;
         Ok(has == 1)
+    }
+
+    /// Highest real-time priority for those who may not have any.
+    pub(super) fn priority_limit(&self) -> u64 {
+        self.kernel.limits.limits[libc::RLIMIT_RTPRIO as usize][0]
+    }
+
+    /// Bytes of memory that may be locked.
+    pub(super) fn lock_limit(&self) -> u64 {
+        self.kernel.limits.limits[libc::RLIMIT_MEMLOCK as usize][0]
     }
 
     pub(super) fn sys_prlimit(&mut self, pid: u64, resource: u64, new: u64, old: u64) -> Outcome {
@@ -185,7 +212,7 @@ impl Vm {
             if soft > hard {
                 return Err(Halt::Errno(libc::EINVAL));
             }
-            if hard > current[1] && !self.may_raise_limits()? {
+            if hard > current[1] && !self.has_capability(SYS_RESOURCE)? {
                 return Err(Halt::Errno(libc::EPERM));
             }
         }
@@ -213,6 +240,16 @@ fn tasks_of(user: u32) -> i64 {
         }
     }
     tasks
+}
+
+/// Mappings that the host's kernel lets a process have; its default where it
+/// does not say.
+fn host_mappings() -> u64 {
+    const DEFAULT: u64 = 65_530;
+    std::fs::read_to_string("/proc/sys/vm/max_map_count")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(DEFAULT)
 }
 
 /// Memory and swap of this machine, in bytes.

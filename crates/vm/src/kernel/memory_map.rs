@@ -85,6 +85,8 @@ impl Vm {
         let committed = flags & libc::MAP_NORESERVE == 0
             && protection & libc::PROT_WRITE != 0
             && (!shared || request.file.is_none());
+        let locked = flags & libc::MAP_LOCKED != 0;
+        self.room_for_locked(length, locked)?;
         let mapped = if self.has_room(length, committed) {
             self.space.map(placement, request)
         } else {
@@ -104,6 +106,10 @@ impl Vm {
                 if exchanged {
                     self.space.mark_exchanged(start);
                     self.refresh_mapping(fd as i32, flags, start, length, protection)?;
+                }
+                if locked {
+                    self.space
+                        .set_locked(start..start + crate::layout::page_up(length), true);
                 }
                 self.memory_changed(start, length);
                 Ok(start as i64)
@@ -263,7 +269,9 @@ impl Vm {
 
     pub(super) fn sys_brk(&mut self, wanted: u64) -> Outcome {
         let growth = wanted.saturating_sub(self.space.brk);
-        if growth > 0 && !self.has_room(growth, true) {
+        let refused = growth > 0
+            && (!self.has_room(growth, true) || self.room_for_locked(growth, false).is_err());
+        if refused {
             return Ok(self.space.brk as i64);
         }
         Ok(self.space.set_brk(wanted) as i64)

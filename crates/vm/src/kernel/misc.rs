@@ -7,13 +7,11 @@ use crate::machine::Vm;
 use crate::memory;
 use crate::space::Backing;
 use crate::thread::TIMER_SLACK;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// What the guest has set and is shown again.
 #[derive(Default)]
 pub struct Machine {
-    /// CPU masks that were set, by thread id.
-    affinity: BTreeMap<i32, Vec<u8>>,
     personality: u64,
     pub no_new_privileges: bool,
     dumpable: Option<u64>,
@@ -35,6 +33,8 @@ impl Vm {
         const SET_FS: u64 = 0x1002;
         const GET_FS: u64 = 0x1003;
         const GET_GS: u64 = 0x1004;
+        const GET_CPUID: u64 = 0x1011;
+        const SET_CPUID: u64 = 0x1012;
         match code {
             // The kernel refuses what is no address of a program's.
             SET_FS | SET_GS if address >= layout::GUEST_TOP || memory::is_vm(address) => {
@@ -44,6 +44,10 @@ impl Vm {
             SET_GS => self.regs().gs_base = address,
             GET_FS => memory::put(address, self.regs().fs_base)?,
             GET_GS => memory::put(address, self.regs().gs_base)?,
+            // The guest may ask for the processor's identity, and nothing is
+            // done against it.
+            GET_CPUID => return Ok(1),
+            SET_CPUID => return Err(Halt::Errno(libc::ENODEV)),
             // CET, AMX permissions and the like: not for the guest.
             _ => return Err(Halt::Errno(libc::EINVAL)),
         }
@@ -216,137 +220,44 @@ impl Vm {
         Ok(result)
     }
 
+    /// Children live in processes of their own: their times are the host's.
     pub(super) fn sys_times(&mut self, address: u64) -> Outcome {
         const TICK: u64 = 10_000_000;
         if address != 0 {
             let user = self.instructions() / INSTRUCTIONS_PER_NANOSECOND / TICK;
-            memory::put(address, [user, 0, 0, 0])?;
+            let [children_user, children_system] = if self.kernel.process.has_forked {
+                self.times_of_children()?
+            } else {
+                [0; 2]
+            };
+            let ticks = [user, 0, children_user / TICK, children_system / TICK];
+            memory::put(address, ticks)?;
         }
         Ok((self.now() / TICK) as i64)
     }
 
-    /// The thread a scheduling call means: the guest's own, or ESRCH.
-    fn known_tid(&self, tid: u64) -> Result<i32, Halt> {
-        let tid = tid as i32;
-        if tid == 0 {
-            return Ok(self.current_tid());
+    /// User and system time of children that have been waited for, in
+    /// nanoseconds.
+    fn times_of_children(&mut self) -> Result<[u64; 2], Halt> {
+        let (_, bytes) = self.io.external_bytes(libc::SYS_times as u32, || {
+            // SAFETY: a plain out-parameter.
+            let usage = unsafe {
+                let mut usage: libc::rusage = std::mem::zeroed();
+                libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage);
+                usage
+            };
+            let times = [usage.ru_utime, usage.ru_stime]
+                .map(|time| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000);
+            (
+                0,
+                times.iter().flat_map(|time| time.to_le_bytes()).collect(),
+            )
+        })?;
+        let mut times = [0; 2];
+        for (time, bytes) in times.iter_mut().zip(bytes.chunks_exact(8)) {
+            *time = bytes.try_into().map_or(0, u64::from_le_bytes);
         }
-        if tid == self.kernel.process.pid || self.threads.values().any(|thread| thread.tid == tid) {
-            return Ok(tid);
-        }
-        Err(Halt::Errno(libc::ESRCH))
-    }
-
-    pub(super) fn sys_sched_getaffinity(&mut self, tid: u64, size: u64, mask: u64) -> Outcome {
-        let tid = self.known_tid(tid)?;
-        if let Some(set) = self.kernel.machine.affinity.get(&tid) {
-            if (size as usize) < set.len() {
-                return Err(Halt::Errno(libc::EINVAL));
-            }
-            memory::write(mask, set)?;
-            return Ok(set.len() as i64);
-        }
-        self.host_call_writing(
-            libc::SYS_sched_getaffinity,
-            [0, size, mask, 0, 0, 0],
-            |result| vec![(mask, result as usize)],
-        )
-    }
-
-    /// Kept and shown again; the vm's one thread runs where it likes.
-    pub(super) fn sys_sched_setaffinity(&mut self, tid: u64, size: u64, mask: u64) -> Outcome {
-        let tid = self.known_tid(tid)?;
-        let (length, allowed) =
-            self.io
-                .external_bytes(libc::SYS_sched_getaffinity as u32, || {
-                    let mut set = vec![0u8; 128];
-                    // SAFETY: the buffer is as long as said.
-                    let length = unsafe {
-                        crate::host::syscall(
-                            libc::SYS_sched_getaffinity,
-                            [0, 128, set.as_mut_ptr() as u64, 0, 0, 0],
-                        )
-                    };
-                    set.truncate(length.max(0) as usize);
-                    (length, set)
-                })?;
-        let mut wanted = memory::read_vec(mask, size.min(1024) as usize)?;
-        wanted.resize(length.max(0) as usize, 0);
-        for (wanted, allowed) in wanted.iter_mut().zip(allowed) {
-            *wanted &= allowed;
-        }
-        if wanted.iter().all(|byte| *byte == 0) {
-            return Err(Halt::Errno(libc::EINVAL));
-        }
-        self.kernel.machine.affinity.insert(tid, wanted);
-        Ok(0)
-    }
-
-    /// sched_getscheduler, sched_getparam, sched_rr_get_interval, and the
-    /// setters, which a deterministic scheduler takes note of but not more.
-    pub(super) fn sys_sched(&mut self, call: &Call) -> Outcome {
-        let [tid, b, c, ..] = call.arguments;
-        self.known_tid(tid)?;
-        match call.number as i64 {
-            libc::SYS_sched_getscheduler => Ok(0),
-            libc::SYS_sched_getparam => {
-                memory::put(b, 0u32)?;
-                Ok(0)
-            }
-            libc::SYS_sched_rr_get_interval => {
-                memory::put(b, super::time::timespec(4_000_000))?;
-                Ok(0)
-            }
-            libc::SYS_sched_setscheduler => {
-                let policy = b as i32 & !libc::SCHED_RESET_ON_FORK;
-                match policy {
-                    libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE => {
-                        if memory::get::<i32>(c)? == 0 {
-                            Ok(0)
-                        } else {
-                            Err(Halt::Errno(libc::EINVAL))
-                        }
-                    }
-                    libc::SCHED_FIFO | libc::SCHED_RR | 6 => Err(Halt::Errno(libc::EPERM)),
-                    _ => Err(Halt::Errno(libc::EINVAL)),
-                }
-            }
-            libc::SYS_sched_setparam => {
-                if memory::get::<i32>(b)? == 0 {
-                    Ok(0)
-                } else {
-                    Err(Halt::Errno(libc::EINVAL))
-                }
-            }
-            libc::SYS_sched_getattr => {
-                let size = (c as usize).min(48);
-                if size < 48 {
-                    return Err(Halt::Errno(libc::EINVAL));
-                }
-                let mut attributes = [0u8; 48];
-                attributes[0] = 48;
-                memory::write(b, &attributes)?;
-                Ok(0)
-            }
-            _ => Ok(0),
-        }
-    }
-
-    pub(super) fn sys_sched_priority(&mut self, policy: u64, highest: bool) -> Outcome {
-        match policy as i32 {
-            libc::SCHED_FIFO | libc::SCHED_RR => Ok(if highest { 99 } else { 1 }),
-            libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE | 6 => Ok(0),
-            _ => Err(Halt::Errno(libc::EINVAL)),
-        }
-    }
-
-    pub(super) fn sys_getcpu(&mut self, cpu: u64, node: u64) -> Outcome {
-        for address in [cpu, node] {
-            if address != 0 {
-                memory::put(address, 0u32)?;
-            }
-        }
-        Ok(0)
+        Ok(times)
     }
 
     /// One host thread runs all guest threads, so every barrier is in force
@@ -366,52 +277,6 @@ impl Vm {
             self.kernel.machine.personality = u64::from(wanted as u32);
         }
         Ok(old as i64)
-    }
-
-    fn fully_mapped(&self, address: u64, length: u64) -> Result<(), Halt> {
-        let end = address
-            .checked_add(page_up(length))
-            .ok_or(Halt::Errno(libc::ENOMEM))?;
-        let mut at = address;
-        while at < end {
-            match self.space.find(at) {
-                Some((range, _)) => at = range.end,
-                None => return Err(Halt::Errno(libc::ENOMEM)),
-            }
-        }
-        Ok(())
-    }
-
-    /// mlock and munlock: pages are never paged out of a recording anyway.
-    pub(super) fn sys_mlock(&mut self, address: u64, length: u64) -> Outcome {
-        let start = address & !(PAGE - 1);
-        self.fully_mapped(start, length + (address - start))?;
-        Ok(0)
-    }
-
-    /// Shared file pages are the host's page cache: nothing is kept back that
-    /// would have to be written.
-    pub(super) fn sys_msync(&mut self, address: u64, length: u64, flags: u64) -> Outcome {
-        let known = libc::MS_ASYNC | libc::MS_SYNC | libc::MS_INVALIDATE;
-        let both = libc::MS_ASYNC | libc::MS_SYNC;
-        if !address.is_multiple_of(PAGE)
-            || flags as i32 & !known != 0
-            || flags as i32 & both == both
-        {
-            return Err(Halt::Errno(libc::EINVAL));
-        }
-        self.fully_mapped(address, length)?;
-        Ok(0)
-    }
-
-    pub(super) fn sys_mincore(&mut self, address: u64, length: u64, vector: u64) -> Outcome {
-        if !address.is_multiple_of(PAGE) {
-            return Err(Halt::Errno(libc::EINVAL));
-        }
-        self.fully_mapped(address, length)?;
-        let pages = page_up(length) / PAGE;
-        memory::write(vector, &vec![1; pages as usize])?;
-        Ok(0)
     }
 
     /// PR_SET_VMA names anonymous memory for /proc/PID/maps. The name is
@@ -436,7 +301,9 @@ impl Vm {
         if parts.any(|part| inside(&part) && matches!(part.1.backing, Backing::File { .. })) {
             return Err(Halt::Errno(libc::EBADF));
         }
-        self.fully_mapped(start, length)?;
+        if self.mapped_to(&(start..end)) < end {
+            return Err(Halt::Errno(libc::ENOMEM));
+        }
         Ok(0)
     }
 

@@ -21,7 +21,9 @@ mod in_copy;
 mod ioctl;
 mod limits;
 pub(crate) mod mapped_files;
+mod memory_lock;
 mod memory_map;
+mod message_queue;
 mod misc;
 pub mod names;
 mod opening;
@@ -32,6 +34,7 @@ mod poll;
 mod proc_files;
 pub mod process;
 mod process_memory;
+pub mod scheduling;
 mod sending;
 mod shared_memory;
 pub mod signal;
@@ -159,6 +162,7 @@ impl Vm {
             limit: None,
             done: 0,
         };
+        self.publish_time();
         // The instruction itself leaves rip and flags there.
         let (rip, flags) = (self.regs().rip, self.regs().rflags);
         self.regs().gpr[reg::RCX] = rip;
@@ -258,6 +262,7 @@ impl Vm {
         if result == -i64::from(libc::EPIPE) && breaks_pipe(&call) {
             self.raise_signal(libc::SIGPIPE)?;
         }
+        self.clock.copied(bytes_copied(&call, result));
         self.regs().gpr[reg::RAX] = result as u64;
         self.leave_trail(&[
             call.number,
@@ -278,9 +283,14 @@ impl Vm {
             .or_else(|| self.sequencer_after_call()))
     }
 
-    /// The time that calls have taken may bring a timer's.
+    /// The time that calls have taken may bring a timer's, or that of a thread
+    /// that sleeps.
     fn timer_after_call(&mut self) -> Option<SliceEnd> {
-        let due = self.next_timer()? <= self.now();
+        let next = [self.next_timer(), self.next_wake]
+            .into_iter()
+            .flatten()
+            .min();
+        let due = next? <= self.now();
         due.then(|| self.give_way(SliceEnd::Interrupted)).flatten()
     }
 
@@ -343,6 +353,7 @@ fn points_to_vm(call: &Call) -> bool {
         | libc::SYS_sysinfo
         | libc::SYS_getrandom
         | libc::SYS_memfd_create
+        | libc::SYS_adjtimex
         | libc::SYS_mq_unlink => 0b1,
         libc::SYS_read
         | libc::SYS_write
@@ -359,6 +370,13 @@ fn points_to_vm(call: &Call) -> bool {
         | libc::SYS_connect
         | libc::SYS_bind
         | libc::SYS_getrusage
+        | libc::SYS_clock_gettime
+        | libc::SYS_clock_adjtime
+        | libc::SYS_sched_getparam
+        | libc::SYS_sched_setparam
+        | libc::SYS_sched_getattr
+        | libc::SYS_sched_setattr
+        | libc::SYS_sched_rr_get_interval
         | libc::SYS_getgroups
         | libc::SYS_setgroups
         | libc::SYS_utime
@@ -377,7 +395,10 @@ fn points_to_vm(call: &Call) -> bool {
         | libc::SYS_fcntl
         | libc::SYS_utimensat
         | libc::SYS_sched_getaffinity
+        | libc::SYS_sched_setaffinity
+        | libc::SYS_sched_setscheduler
         | libc::SYS_sendfile
+        | libc::SYS_mincore
         | libc::SYS_msgctl
         | libc::SYS_shmctl
         | libc::SYS_pidfd_send_signal => 0b100,
@@ -407,6 +428,30 @@ fn points_to_vm(call: &Call) -> bool {
         .iter()
         .enumerate()
         .any(|(bit, pointer)| pointers & (1 << bit) != 0 && crate::memory::is_vm(*pointer))
+}
+
+/// Bytes that a call has copied, from what it returned.
+fn bytes_copied(call: &Call, result: i64) -> u64 {
+    match call.number as i64 {
+        libc::SYS_read
+        | libc::SYS_write
+        | libc::SYS_pread64
+        | libc::SYS_pwrite64
+        | libc::SYS_readv
+        | libc::SYS_writev
+        | libc::SYS_preadv
+        | libc::SYS_pwritev
+        | libc::SYS_preadv2
+        | libc::SYS_pwritev2
+        | libc::SYS_sendfile
+        | libc::SYS_copy_file_range
+        | libc::SYS_splice
+        | libc::SYS_sendto
+        | libc::SYS_recvfrom
+        | libc::SYS_sendmsg
+        | libc::SYS_recvmsg => result.max(0) as u64,
+        _ => 0,
+    }
 }
 
 /// A call whose EPIPE comes with SIGPIPE.

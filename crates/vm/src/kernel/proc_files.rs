@@ -8,6 +8,7 @@ use crate::layout::PAGE;
 use crate::machine::Vm;
 use crate::memory;
 use crate::space::Backing;
+use crate::thread::State;
 use std::fmt::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
@@ -167,9 +168,10 @@ impl Vm {
             };
             if detailed {
                 let size = (range.end - range.start) / 1024;
+                let locked = if mapping.locked { size } else { 0 };
                 let _ = writeln!(
                     text,
-                    "Size:           {size:8} kB\nKernelPageSize:        4 kB\nMMUPageSize:           4 kB\nRss:            {size:8} kB\nPss:            {size:8} kB"
+                    "Size:           {size:8} kB\nKernelPageSize:        4 kB\nMMUPageSize:           4 kB\nRss:            {size:8} kB\nPss:            {size:8} kB\nLocked:         {locked:8} kB"
                 );
             }
         }
@@ -183,6 +185,16 @@ impl Vm {
             .find(|thread| thread.tid == tid)
             .map_or([0; 16], |thread| thread.name);
         name.iter().copied().take_while(|byte| *byte != 0).collect()
+    }
+
+    /// The state of a thread, as the kernel writes it.
+    fn state_of(&self, tid: i32) -> &'static str {
+        let thread = self.threads.values().find(|thread| thread.tid == tid);
+        match thread.map(|thread| &thread.state) {
+            Some(State::Blocked(_)) => "S (sleeping)",
+            Some(State::Exited) => "Z (zombie)",
+            _ => "R (running)",
+        }
     }
 
     /// The host's file about the vm, to be corrected.
@@ -201,16 +213,19 @@ impl Vm {
         let name = String::from_utf8_lossy(&self.thread_name(tid)).into_owned();
         let threads = self.threads.len();
         let size = self.mapped_bytes() / 1024;
+        let locked = self.space.locked_bytes() / 1024;
         let mut shown = String::new();
         for line in text.lines() {
             let key = line.split(':').next().unwrap_or_default();
             let _ = match key {
                 "Name" => writeln!(shown, "Name:\t{name}"),
+                "State" => writeln!(shown, "State:\t{}", self.state_of(tid)),
                 "Pid" => writeln!(shown, "Pid:\t{tid}"),
                 "Tgid" => writeln!(shown, "Tgid:\t{}", self.kernel.process.pid),
                 "PPid" => writeln!(shown, "PPid:\t{}", self.kernel.process.parent),
                 "TracerPid" => writeln!(shown, "TracerPid:\t0"),
                 "Threads" => writeln!(shown, "Threads:\t{threads}"),
+                "VmLck" => writeln!(shown, "VmLck:\t{locked:8} kB"),
                 "VmPeak" | "VmSize" => writeln!(shown, "{key}:\t{size:8} kB"),
                 _ => writeln!(shown, "{line}"),
             };
@@ -225,7 +240,8 @@ impl Vm {
         // Numbered from 3, the state.
         let threads = self.threads.len().to_string();
         let size = self.mapped_bytes().to_string();
-        for (number, value) in [(20, threads), (23, size)] {
+        let state = self.state_of(tid)[..1].to_string();
+        for (number, value) in [(3, state), (20, threads), (23, size)] {
             if let Some(field) = fields.get_mut(number - 3) {
                 *field = value;
             }

@@ -45,6 +45,8 @@ pub struct Process {
     vfork_parent: Option<Borrowed>,
     /// Children that have not been waited for.
     pub children: BTreeSet<i32>,
+    /// It has had children.
+    pub has_forked: bool,
     /// The list of robust mutexes and the id of the thread that exited last.
     pub last_robust_list: (u64, i32),
     threads: u32,
@@ -194,6 +196,7 @@ impl Vm {
         if flags & libc::CLONE_PARENT as u64 == 0 {
             self.kernel.process.children.insert(pid as i32);
         }
+        self.kernel.process.has_forked = true;
         if !self.io.is_live() {
             let number = facts.try_into().map_or(0, u32::from_le_bytes);
             if self.replay_child(number)? {
@@ -301,6 +304,7 @@ impl Vm {
         });
         process.threads = 1;
         process.children.clear();
+        process.has_forked = false;
         self.kernel.futexes = Default::default();
         self.kernel.shared_memory.after_fork();
         if self.io.is_live() {
@@ -309,6 +313,7 @@ impl Vm {
         }
         self.kernel.signals.after_fork();
         self.kernel.timers.after_fork();
+        self.space.unlock_all();
         self.keep_only_current(1);
         self.start_books();
         self.set_processor_limit();
@@ -324,6 +329,7 @@ impl Vm {
         let current = self.current;
         if let Some(thread) = self.threads.get_mut(&current) {
             thread.tid = pid;
+            thread.scheduling = thread.scheduling.inherited();
             thread.robust_list = 0;
             thread.clear_child_tid = 0;
             thread.signals.pending = Default::default();

@@ -262,13 +262,15 @@ impl Vm {
                 if !ready(number, libc::POLLOUT) {
                     return (WOULD_BLOCK, Vec::new());
                 }
-                return (-i64::from(socket_error(number)), Vec::new());
+                // Made once more, it says what has become of the connection,
+                // and the socket knows that it has one.
             }
             // SAFETY: the address is a guest pointer, checked by the kernel.
             let result = unsafe {
                 host::syscall(libc::SYS_connect, [number as u64, address, length, 0, 0, 0])
             };
-            (result, Vec::new())
+            let goes_on = resumed && result == -i64::from(libc::EALREADY);
+            (if goes_on { WOULD_BLOCK } else { result }, Vec::new())
         })?;
         let in_progress = result == -i64::from(libc::EINPROGRESS) || result == WOULD_BLOCK;
         if let Object::Host(file) = &mut self.kernel.fds.get(fd as i32)?.object {
@@ -312,7 +314,8 @@ impl Vm {
         let mut opened = None;
         let number = host.number;
         let result = self.io.external(libc::SYS_accept4 as u32, || {
-            if !ready(number, libc::POLLIN) {
+            // A socket that nobody can connect to says so at once.
+            if !ready(number, libc::POLLIN) && is_listening(number) {
                 return (WOULD_BLOCK, Vec::new());
             }
             let flags = (libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK) as u64;
@@ -808,20 +811,20 @@ impl Vm {
     }
 }
 
-fn socket_error(fd: i32) -> i32 {
-    let mut error = 0i32;
+fn is_listening(fd: i32) -> bool {
+    let mut listening = 0i32;
     let mut length = 4u32;
     // SAFETY: plain out-parameters.
     unsafe {
         libc::getsockopt(
             fd,
             libc::SOL_SOCKET,
-            libc::SO_ERROR,
-            (&raw mut error).cast(),
+            libc::SO_ACCEPTCONN,
+            (&raw mut listening).cast(),
             &mut length,
         );
     }
-    error
+    listening != 0
 }
 
 /// What one receive brought, as the recording keeps it.

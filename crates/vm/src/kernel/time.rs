@@ -7,6 +7,11 @@ use crate::thread::{Wait, WaitOn};
 
 const SECOND: u64 = 1_000_000_000;
 
+/// In the number of a clock of processor time: it is a thread's.
+const OF_THREAD: i32 = 4;
+/// The bits that say which kind of time it is.
+const KIND: i32 = 3;
+
 /// Nanoseconds of a timespec; EINVAL if it is out of range.
 pub(super) fn nanoseconds(time: libc::timespec) -> Result<u64, Halt> {
     if time.tv_sec < 0 || !(0..SECOND as i64).contains(&time.tv_nsec) {
@@ -60,28 +65,67 @@ impl Vm {
             libc::CLOCK_THREAD_CPUTIME_ID => {
                 self.executed(self.current) / crate::clock::INSTRUCTIONS_PER_NANOSECOND
             }
-            // Clocks of other threads and processes: pthread_getcpuclockid.
-            dynamic if dynamic < 0 => {
-                let tid = !(dynamic >> 3);
-                match self.threads.values().find(|thread| thread.tid == tid) {
-                    Some(thread) if dynamic & 4 != 0 => {
-                        self.executed(thread.id) / crate::clock::INSTRUCTIONS_PER_NANOSECOND
-                    }
-                    _ => self.instructions() / crate::clock::INSTRUCTIONS_PER_NANOSECOND,
-                }
-            }
+            dynamic if dynamic < 0 => self.processor_clock(dynamic)?,
             _ => return Err(Halt::Errno(libc::EINVAL)),
         })
     }
 
+    /// Processor time of a thread or a process, by the kernel's number for it
+    /// (`pthread_getcpuclockid`, `clock_getcpuclockid`): the id inverted, one bit
+    /// for threads and two for the kind of time.
+    fn processor_clock(&self, clock: i32) -> Result<u64, Halt> {
+        let id = !(clock >> 3);
+        // The fourth kind is a clock behind a descriptor.
+        if clock & KIND == KIND {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
+        let instructions = if clock & OF_THREAD != 0 {
+            let thread = match id {
+                0 => self.current,
+                tid => self
+                    .threads
+                    .values()
+                    .find(|thread| thread.tid == tid)
+                    .map(|thread| thread.id)
+                    .ok_or(Halt::Errno(libc::EINVAL))?,
+            };
+            self.executed(thread)
+        } else if id == 0 || id == self.kernel.process.pid {
+            self.instructions()
+        } else {
+            return Err(Halt::Errno(libc::EINVAL));
+        };
+        Ok(instructions / crate::clock::INSTRUCTIONS_PER_NANOSECOND)
+    }
+
+    /// The clock is the processor time of another process, which the host has.
+    fn is_of_other_process(&self, clock: u64) -> bool {
+        let clock = clock as i32;
+        let id = !(clock >> 3);
+        let of_process = clock < 0 && clock & OF_THREAD == 0 && clock & KIND != KIND;
+        of_process && id != 0 && id != self.kernel.process.pid
+    }
+
     pub(super) fn sys_clock_gettime(&mut self, clock: u64, address: u64) -> Outcome {
+        if self.is_of_other_process(clock) {
+            let arguments = [clock, address, 0, 0, 0, 0];
+            let written = (address, size_of::<libc::timespec>());
+            return self.host_call_writing(libc::SYS_clock_gettime, arguments, |_| vec![written]);
+        }
         let time = self.clock_time(clock)?;
         memory::put(address, timespec(time))?;
         Ok(0)
     }
 
     pub(super) fn sys_clock_getres(&mut self, clock: u64, address: u64) -> Outcome {
-        self.clock_time(clock)?;
+        if self.is_of_other_process(clock) {
+            let result = self.host_call(libc::SYS_clock_getres, [clock, 0, 0, 0, 0, 0])?;
+            if result < 0 {
+                return Ok(result);
+            }
+        } else {
+            self.clock_time(clock)?;
+        }
         if address != 0 {
             memory::put(address, timespec(1))?;
         }
@@ -109,7 +153,13 @@ impl Vm {
         const TIME: usize = 72;
         const STATUS: usize = 40;
         const NANOSECONDS: u8 = 0x20;
-        if memory::get::<u32>(address)? != 0 {
+        const ADJUST: u32 = 0x8000;
+        const SINGLE_SHOT: u32 = 1;
+        let modes: u32 = memory::get(address)?;
+        if modes & ADJUST != 0 && modes & SINGLE_SHOT == 0 {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
+        if modes != 0 {
             return Err(Halt::Errno(libc::EPERM));
         }
         let (result, mut state) = self.io.external_bytes(libc::SYS_adjtimex as u32, || {
@@ -162,6 +212,14 @@ impl Vm {
         let absolute = flags as i32 & libc::TIMER_ABSTIME != 0;
         if !call.again {
             self.clock_time(clock)?;
+            match clock as i32 {
+                // Nobody sleeps by the time that only it uses up.
+                libc::CLOCK_THREAD_CPUTIME_ID => return Err(Halt::Errno(libc::EINVAL)),
+                libc::CLOCK_MONOTONIC_RAW
+                | libc::CLOCK_REALTIME_COARSE
+                | libc::CLOCK_MONOTONIC_COARSE => return Err(Halt::Errno(libc::EOPNOTSUPP)),
+                _ => {}
+            }
             let realtime = clock as i32 == libc::CLOCK_REALTIME;
             call.deadline = self.deadline(request, absolute, realtime)?;
         }

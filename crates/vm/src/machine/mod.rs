@@ -123,6 +123,8 @@ pub struct Vm {
     last_slice: Option<(u32, SliceEnd)>,
     /// Slices in a row that gave way at once, or were cut.
     waits_in_vain: usize,
+    /// When the first sleeping thread wakes, as of the beginning of the slice.
+    pub(crate) next_wake: Option<u64>,
     /// Cut slices so far, and whether this is one.
     cuts: u64,
     is_cut: bool,
@@ -229,6 +231,7 @@ impl Vm {
             slice: None,
             last_slice: None,
             waits_in_vain: 0,
+            next_wake: None,
             cuts: 0,
             is_cut: false,
             said_stuck: false,

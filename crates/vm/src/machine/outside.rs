@@ -123,12 +123,39 @@ impl Vm {
                     }
                     self.look_outside(patience)?;
                     let waited = host_nanoseconds() - before;
-                    self.let_time_pass(waited)?;
+                    let behind = self.time_behind_others();
+                    self.let_time_pass(waited.max(behind))?;
                     if stuck && waited >= PATIENCE {
                         self.say_stuck();
                     }
                 }
             }
+        }
+    }
+
+    /// The other processes of a recording shall not see a call come before what
+    /// it waited for: each says how far its clock is when it makes one.
+    pub(crate) fn publish_time(&self) {
+        if self.io.is_live()
+            && let Some(tree) = self
+                .tree
+                .as_ref()
+                .filter(|tree| tree.ordered || tree.forked)
+        {
+            tree.publish_time(self.now());
+        }
+    }
+
+    /// How far this process, which something outside has just woken, is behind
+    /// the others.
+    fn time_behind_others(&self) -> u64 {
+        let is_woken = |thread: &Thread| thread.state == State::Runnable;
+        let woken = host_signals::noted() || self.threads.values().any(is_woken);
+        match &self.tree {
+            Some(tree) if woken && self.io.is_live() => {
+                tree.latest_time().saturating_sub(self.now())
+            }
+            _ => 0,
         }
     }
 

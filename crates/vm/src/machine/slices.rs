@@ -3,6 +3,7 @@
 
 use super::outside::{FLUSH_INTERVAL, host_nanoseconds};
 use super::{Pace, Slice, Vm};
+use crate::clock::INSTRUCTIONS_PER_NANOSECOND;
 use crate::context::BREAK;
 use crate::observe::ThreadEvent;
 use crate::record::check::{Check, Checkpoint};
@@ -320,10 +321,27 @@ impl Vm {
             };
         }
         choice.instructions = choice.instructions.min(LONGEST_SLICE);
+        self.next_wake = self.earliest_wake();
+        if let Some(wake) = self.next_wake.filter(|_| runnable.len() == 1) {
+            let left = wake.saturating_sub(self.now());
+            let left = left.saturating_mul(INSTRUCTIONS_PER_NANOSECOND).max(1);
+            choice.instructions = choice.instructions.min(left);
+        }
         if let Some(left) = self.instructions_to_timer() {
             choice.instructions = choice.instructions.min(left);
         }
         Ok(Some(choice))
+    }
+
+    /// When the first of the threads that wait until some time wakes.
+    fn earliest_wake(&self) -> Option<u64> {
+        self.threads
+            .values()
+            .filter_map(|thread| match &thread.state {
+                State::Blocked(wait) => wait.deadline,
+                _ => None,
+            })
+            .min()
     }
 
     pub(super) fn follow(&mut self) -> Result<Option<Choice>, Error> {

@@ -39,8 +39,8 @@ use std::path::{Path, PathBuf};
 /// Version of the recording format. 2: streams have an end, checks include
 /// the status flags, long repeated string instructions count by parts. 3: system
 /// calls take time. 5: the processor is described. 6: checks name registers and
-/// pages, small mapped files are copied. 7: programs have a vdso.
-pub const FORMAT: u16 = 7;
+/// pages, small mapped files are copied. 7: programs have a vdso. 8: copying takes calls time.
+pub const FORMAT: u16 = 8;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
