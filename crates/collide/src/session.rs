@@ -23,7 +23,6 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use symbols::{Module, ModuleMap};
 
@@ -118,6 +117,8 @@ pub struct Totals {
 pub struct Finished {
     pub report: Report,
     pub totals: Totals,
+    /// It ended because it was told to.
+    pub stopped: bool,
 }
 
 /// Longest time between two looks; the holder's news wake it earlier.
@@ -197,17 +198,18 @@ struct CpuThen {
 }
 
 /// Runs a session to its end: the target ends, the time is over, or `stop`
-/// is set. `status` is called twice a second.
+/// says so. `status` is called twice a second.
 ///
 /// Forks the holder, so the calling process must have only one thread.
 pub fn run(
     options: &Options,
-    stop: &AtomicBool,
+    stop: impl Fn() -> bool,
     mut status: impl FnMut(&Status),
 ) -> Result<Finished, SampleError> {
     let (holder_pid, link, warden) = start_holder(options).map_err(SampleError::Start)?;
     let mut session = Session::new(options, link);
-    let worked = session.work(stop, &mut status);
+    let worked = session.work(&stop, &mut status);
+    let stopped = session.released.is_none() && stop();
     session.link.send(&Order::Stop);
     let drained = session.drain();
     let totals = session.totals;
@@ -226,7 +228,11 @@ pub fn run(
     if !released {
         return Err(SampleError::HolderKilled { restored });
     }
-    Ok(Finished { report, totals })
+    Ok(Finished {
+        report,
+        totals,
+        stopped,
+    })
 }
 
 fn start_holder(options: &Options) -> io::Result<(i32, Link, Warden)> {
@@ -300,7 +306,7 @@ impl<'a> Session<'a> {
 
     fn work(
         &mut self,
-        stop: &AtomicBool,
+        stop: &impl Fn() -> bool,
         status: &mut impl FnMut(&Status),
     ) -> Result<(), SampleError> {
         self.ask_for_core();
@@ -315,7 +321,7 @@ impl<'a> Session<'a> {
                 .options
                 .duration
                 .is_some_and(|duration| now.duration_since(self.begun) >= duration);
-            if stop.load(Ordering::Relaxed) || over {
+            if stop() || over {
                 return Ok(());
             }
             self.look_at_spaces(now);

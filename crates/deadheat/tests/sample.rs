@@ -811,3 +811,142 @@ fn what_sampling_caught_is_made_to_happen_under_the_vm_and_classified() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("deleted or replaced since"), "{said}");
 }
+
+/// Where sampling is when the signal comes: it begins, it learns which code
+/// runs, it has found races.
+const MOMENTS: [u64; 3] = [0, 150, 2_000];
+
+/// `deadheat sample` that gets `signal` after `milliseconds`: its exit code and
+/// its report.
+fn interrupted(words: &[&str], signal: i32, milliseconds: u64) -> (Option<i32>, Value) {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut command = deadheat();
+    command
+        .args(["sample", "--json", "--rate", "400"])
+        .args(words)
+        .env("TMPDIR", temporary.path());
+    let shown = format!("{command:?}, signal {signal} after {milliseconds} ms");
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    // From here on the signal asks for the report.
+    let listens = || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let held = status.lines().find(|line| line.starts_with("SigCgt:"));
+        let mask = held.and_then(|line| u64::from_str_radix(line[7..].trim(), 16).ok());
+        mask.is_some_and(|mask| mask & 1 != 0)
+    };
+    assert!(wait_until(listens), "{shown}");
+    std::thread::sleep(Duration::from_millis(milliseconds));
+    // SAFETY: a signal to our own child, which has not been waited for.
+    unsafe { libc::kill(pid as i32, signal) };
+    let begun = Instant::now();
+    let ended = wait_until(|| child.try_wait().unwrap().is_some());
+    assert!(ended && begun.elapsed() < Duration::from_secs(2), "{shown}");
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0, "{shown}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let report = &text[text.find('{').unwrap_or_else(|| panic!("{shown}: {said}"))..];
+    let report = serde_json::Deserializer::from_str(report)
+        .into_iter::<Value>()
+        .next();
+    (output.status.code(), report.unwrap().unwrap())
+}
+
+fn wait_until(mut done: impl FnMut() -> bool) -> bool {
+    let begun = Instant::now();
+    while !done() {
+        if begun.elapsed() > Duration::from_secs(20) {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+#[test]
+fn a_signal_ends_sampling_with_the_report_and_its_exit_code() {
+    let _turn = turn();
+    let mut target = start("then_classify", "signal", 3600);
+    let pid = target.0.id().to_string();
+    let before = text_of(target.0.id());
+    let mut caught = 0;
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        for moment in MOMENTS {
+            for rest in [&["--duration", "600"][..], &["--then-classify"], &[]] {
+                let words: Vec<&str> = rest.iter().copied().chain(["--pid", &pid]).collect();
+                let (code, report) = interrupted(&words, signal, moment);
+                assert_eq!(code, Some(128 + signal), "{words:?}: {report:#}");
+                let cut_short = &report["cut_short"];
+                let name = ["SIGINT", "SIGTERM"][usize::from(signal == libc::SIGTERM)];
+                assert_eq!(cut_short["by"], name, "{report:#}");
+                let left = cut_short["left"].to_string();
+                assert!(left.contains("sampling: it was ended after"), "{left}");
+                let go_on = cut_short["go_on"].as_str().unwrap();
+                assert!(go_on.contains(&format!("--pid {pid}")), "{go_on}");
+                let races = report["races"].as_array().unwrap().len();
+                caught += races;
+                // The second run does not begin.
+                let classifies = races > 0 && words[0] == "--then-classify";
+                assert_eq!(left.contains("can do"), classifies, "{left}");
+                assert_healthy(&mut target);
+            }
+        }
+    }
+    assert!(caught > 0, "no report of what was known by then");
+    assert_eq!(before, text_of(target.0.id()), "breakpoints were left");
+}
+
+#[test]
+fn a_program_that_was_started_goes_on_when_a_signal_ends_sampling() {
+    let _turn = turn();
+    let program = Case::read("then_classify").build("goes-on");
+    let program = program.to_str().unwrap();
+    for moment in &MOMENTS[..2] {
+        // Its output ends when the program does.
+        let (code, report) = interrupted(&["--", program, "2"], libc::SIGTERM, *moment);
+        assert_eq!(code, Some(143), "{report:#}");
+        assert_eq!(report["cut_short"]["by"], "SIGTERM", "{report:#}");
+    }
+}
+
+#[test]
+fn a_report_of_sampling_can_be_imported() {
+    let _turn = turn();
+    let program = Case::read("then_classify").build("import");
+    let report = program.with_extension("imported");
+    let caught = (0..3).any(|_| {
+        let output = deadheat()
+            .args(["sample", "--rate", "400"])
+            .arg(format!("--json={}", report.display()))
+            .arg("--")
+            .args([program.to_str().unwrap(), "4"])
+            .output()
+            .unwrap();
+        output.status.code() == Some(66)
+    });
+    assert!(caught, "sampling caught nothing, three times");
+    let output = deadheat()
+        .args(["import", "--json"])
+        .arg(&report)
+        .args(["--then-classify", "--"])
+        .args([program.to_str().unwrap(), "1"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let begin = text.find('{').unwrap_or_else(|| panic!("{said}"));
+    let imported: Value = serde_json::from_str(&text[begin..]).unwrap();
+    assert_eq!(imported["tool"], "import:deadheat");
+    assert_ne!(
+        imported["races"][0]["verdict"], "unclassified",
+        "{imported:#}"
+    );
+    fs::write(&report, "{ \"schema\": 1 }").unwrap();
+    let output = deadheat().arg("import").arg(&report).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}

@@ -8,20 +8,20 @@ use crate::candidates::{self, Outcome, Search};
 use crate::exploration::{self, ExploreOptions};
 use crate::reporting::ReportOptions;
 use crate::{ending, orders, phase};
-use detect::import;
+use detect::import::{self, Imported};
 use detect::steer::Fate;
 use race::{Race, Report};
 use report::Stream;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use vm::interruption;
 
 /// Read the report of another detector and find its races in recordings
 #[derive(clap::Args)]
 #[command(after_help = "\
-Reads ThreadSanitizer (clang, gcc, Rust, Go), Helgrind and DRD (text or XML), and plain lists of
-pairs such as `table.c:52 main.c:77`. Given a program, runs it as it is and then under schedules
+Reads ThreadSanitizer (clang, gcc, Rust, Go), Helgrind and DRD (text or XML), plain lists of pairs
+such as `table.c:52 main.c:77`, and reports of deadheat itself (--json=FILE). Given a program, runs it as it is and then under schedules
 that are steered: a thread that arrives at one site of a pair is held until another thread arrives
 at the other. Runs in which a race of the report happened are kept and replay like any recording.
 
@@ -68,8 +68,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let name = arguments.file.display();
     let bytes = folder::read_named(&arguments.file, LARGEST)
         .map_err(|error| Failure::usage(format!("cannot read {name}: {error}")))?;
-    let imported = import::read(&String::from_utf8_lossy(&bytes))
-        .map_err(|error| Failure::usage(format!("{name}: {error}")))?;
+    let imported = read(&String::from_utf8_lossy(&bytes), &arguments.file)?;
     let words: Vec<String> = arguments
         .command
         .iter()
@@ -102,6 +101,28 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let names = report.recordings.clone();
     let kept = ending::classify_again(names.iter().map(String::as_str));
     ending::finish(reporting, report, Some(kept.unwrap_or(again)))
+}
+
+/// The candidates of a report: another tool's, or one that `--json=FILE` wrote.
+fn read(text: &str, path: &Path) -> Result<Imported, Failure> {
+    if !text.trim_start().starts_with('{') {
+        return import::read(text)
+            .map_err(|error| Failure::usage(format!("{}: {error}", path.display())));
+    }
+    let own = report::parse(text, path)?;
+    let mut races = own.races;
+    for race in &mut races {
+        // What was found about them was found in other executions.
+        let mut accesses = race.accesses.clone();
+        for access in &mut accesses {
+            access.moment = None;
+        }
+        *race = Race::new(race.id, race.instances, accesses);
+    }
+    Ok(Imported {
+        tool: "import:deadheat",
+        races,
+    })
 }
 
 impl Arguments {

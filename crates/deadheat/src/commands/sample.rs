@@ -123,10 +123,11 @@ pub struct Arguments {
     command: Vec<String>,
 }
 
-static STOP: AtomicBool = AtomicBool::new(false);
+/// The terminal is gone: sampling is over, and the report is made all the same.
+static HUNG_UP: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn request_stop(_signal: libc::c_int) {
-    STOP.store(true, Ordering::Relaxed);
+extern "C" fn hang_up(_signal: libc::c_int) {
+    HUNG_UP.store(true, Ordering::Relaxed);
 }
 
 pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
@@ -137,12 +138,12 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         true => Some(origin(arguments)?),
         false => None,
     };
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic.
-        unsafe { libc::signal(signal, request_stop as *const () as libc::sighandler_t) };
-    }
+    interruption::be_patient();
+    // SAFETY: the handler only stores to an atomic.
+    unsafe { libc::signal(libc::SIGHUP, hang_up as *const () as libc::sighandler_t) };
     let show = !arguments.quiet && std::io::stderr().is_terminal();
-    let finished = collide::run(&options, &STOP, |status| {
+    let is_over = || interruption::is_over() || HUNG_UP.load(Ordering::Relaxed);
+    let finished = collide::run(&options, is_over, |status| {
         if show {
             print_status(status);
         }
@@ -151,21 +152,67 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         // A line that does not show is no reason to stop.
         let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
-    let mut report = finished?.report;
+    let finished = finished?;
+    let mut report = finished.report;
+    if finished.stopped && interruption::signal().is_some() {
+        report.leave(left_of(arguments.duration, finished.totals.seconds));
+    }
     if let Some(origin) = origin
         && !report.races.is_empty()
     {
-        // SAFETY: the default action.
-        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
-        // Ctrl-C has ended the sampling, if anything; from here on it ends the
-        // analysis.
-        interruption::be_patient();
-        interruption::listen();
-        let _budget = arguments.explore.begin_budget();
-        classify(arguments, &origin, &mut report, &reporting)?;
+        if interruption::is_over() {
+            let races = report::count(report.races.len() as u64, "race");
+            report.leave(format!("what {races} can do"));
+        } else {
+            // SAFETY: the default action.
+            unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+            let _budget = arguments.explore.begin_budget();
+            classify(arguments, &origin, &mut report, &reporting)?;
+        }
     }
-    let go_on = ending::classify_again(report.recordings.clone().iter().map(String::as_str));
-    ending::finish(reporting, report, go_on)
+    // Races are caught: the next step is to see what they can do.
+    let is_sampled = arguments.then_classify && !report.races.is_empty();
+    let kept = ending::classify_again(report.recordings.clone().iter().map(String::as_str));
+    let go_on = kept.unwrap_or_else(|| again(arguments, is_sampled));
+    ending::finish(reporting, report, Some(go_on))
+}
+
+/// What was not sampled, when somebody ended it after `seconds`.
+fn left_of(duration: Option<Duration>, seconds: f64) -> String {
+    match duration {
+        Some(all) => format!(
+            "sampling: it was ended after {seconds:.1} of {:.1} s",
+            all.as_secs_f64()
+        ),
+        None => format!("sampling: it was ended after {seconds:.1} s"),
+    }
+}
+
+/// The command line that goes on: with the report, if it is kept in a file and
+/// only the second run is left to do, else it samples once more.
+fn again(arguments: &Arguments, is_sampled: bool) -> String {
+    let kept = arguments.report.json.as_ref();
+    if let (true, Some(report)) = (is_sampled, kept.filter(|path| *path != Path::new("-"))) {
+        let program = match &arguments.command[..] {
+            [] => "PROGRAM".to_string(),
+            words => words.join(" "),
+        };
+        let report = report.display();
+        return format!("deadheat import {report} --then-classify -- {program}");
+    }
+    let mut words = vec!["deadheat".to_string(), "sample".to_string()];
+    if arguments.then_classify {
+        words.push("--then-classify".into());
+    }
+    if let Some(duration) = arguments.duration {
+        words.push(format!("--duration {}s", duration.as_secs_f64()));
+    }
+    words.extend(arguments.pid.iter().map(|pid| format!("--pid {pid}")));
+    if !arguments.command.is_empty() {
+        words.push("--".into());
+        words.extend(arguments.command.iter().cloned());
+    }
+    words.join(" ")
 }
 
 /// What to run under the vm.
@@ -181,7 +228,7 @@ fn origin(arguments: &Arguments) -> Result<Origin, Failure> {
         return process_origin(pid).map_err(|what| {
             Failure::usage(format!(
                 "process {pid} cannot be started again for --then-classify: {what}; leave the \
-                 option out, and give the report to `deadheat import REPORT -- PROGRAM` later"
+                 option out, and give the report (--json=FILE) to `deadheat import FILE -- PROGRAM` later"
             ))
         });
     }
