@@ -1,9 +1,10 @@
 //! Random racy programs: "the same state" must mean the same future, and no
 //! order that crashes may be called harmless.
 //!
-//! A program has two or three threads, each a few statements that share a
-//! pointer, an index, a divisor, a block of the heap, a flag, counters and a
-//! pipe, some under a lock. Of each program is asked:
+//! A program has two or three threads, each a few statements that share
+//! variables, blocks of the heap, mappings, descriptors (pipe, event counter,
+//! timer, file, epoll set), futexes, condition variables, semaphores, signals
+//! and time. Of each program is asked:
 //!
 //! - orders that have left the same state are run on from there, and must do the
 //!   same (`--audit`);
@@ -37,10 +38,20 @@ impl Random {
     }
 }
 
-/// One statement of a thread.
+/// One statement of a thread. Whatever may wait has a time-out or does not block.
 fn statement(random: &mut Random) -> String {
+    match random.below(5) {
+        0 | 1 => of_memory(random),
+        2 => of_blocks(random),
+        3 => of_descriptors(random),
+        _ => of_waits_and_signals(random),
+    }
+}
+
+/// Variables, pointers, indices, divisors.
+fn of_memory(random: &mut Random) -> String {
     let small = random.below(5);
-    match random.below(22) {
+    match random.below(20) {
         0 => "p = &z;".into(),
         1 => "p = 0;".into(),
         2 => "if (p) sink += *p;".into(),
@@ -52,39 +63,187 @@ fn statement(random: &mut Random) -> String {
         8 => format!("if (count > {small}) sink++;"),
         9 => format!("divisor = {};", small % 2),
         10 => "if (divisor) sink += 100 / divisor;".into(),
-        11 => "{ char *own = block; block = 0; free(own); }".into(),
-        12 => "if (block) block[0] = 1;".into(),
-        13 => "{ char *new = malloc(24); new[0] = 2; block = new; }".into(),
-        14 => format!("flag = {};", small % 2),
-        15 => "if (flag) count = 0;".into(),
-        16 => "printf(\"%ld\\n\", count);".into(),
-        17 => "low = count; high = count;".into(),
-        18 => "assert(low <= high);".into(),
-        19 => "if (write(ends[1], &count, 1) != 1) abort();".into(),
-        20 => "{ pthread_mutex_lock(&lock); count += 2; pthread_mutex_unlock(&lock); }".into(),
+        11 => format!("flag = {};", small % 2),
+        12 => "if (flag) count = 0;".into(),
+        13 => "printf(\"%ld\\n\", count);".into(),
+        14 => "low = count; high = count;".into(),
+        15 => "assert(low <= high);".into(),
+        16 => "{ pthread_mutex_lock(&lock); count += 2; pthread_mutex_unlock(&lock); }".into(),
+        // What the stack held before, and what the flags say.
+        17 => "{ volatile int old[8]; sink += old[3] & 1; }".into(),
+        18 => "sink += __builtin_ia32_rdtsc() >> 12 & 1;".into(),
         _ => format!("for (volatile int i = 0; i < {}; i++);", 40 * small),
     }
 }
 
+/// The heap and mappings.
+fn of_blocks(random: &mut Random) -> String {
+    let small = random.below(5);
+    match random.below(12) {
+        0 => "{ char *own = block; block = 0; free(own); }".into(),
+        1 => "if (block) block[0] = 1;".into(),
+        2 => "{ char *new = malloc(24); new[0] = 2; block = new; }".into(),
+        3 => format!("{{ char *new = malloc({}); free(new); }}", 16 << small),
+        4 => format!("other = malloc({});", 24 << small),
+        5 => "{ char *own = other; other = block; block = own; }".into(),
+        6 => "block = realloc(block, 24 + 100 * flag);".into(),
+        7 => "{ long *new = malloc(24); sink += new[1] & 1; free(new); }".into(),
+        8 => "area = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);"
+            .into(),
+        9 => "{ char *own = area; area = 0; if (own) munmap(own, 4096); }".into(),
+        10 => "if (area) area[8]++;".into(),
+        _ => "if (area) mprotect(area, 4096, flag ? PROT_READ : PROT_READ | PROT_WRITE);".into(),
+    }
+}
+
+/// Pipes, event counters, timers, files, and their numbers.
+fn of_descriptors(random: &mut Random) -> String {
+    let small = random.below(5);
+    match random.below(22) {
+        0 => "if (write(ends[1], &count, 1) != 1) abort();".into(),
+        1 => "read(ends[0], &flag, 1);".into(),
+        2 => "{ char c; if (read(ends[0], &c, 1) == 1) sink += c; }".into(),
+        3 => "{ long one = count + 1; write(event, &one, 8); }".into(),
+        4 => "read(event, &count, 8);".into(),
+        5 => "{ long all; if (read(event, &all, 8) == 8) sink += all; }".into(),
+        6 => "extra = dup(ends[1]);".into(),
+        7 => "{ close(extra); extra = -1; }".into(),
+        8 => "write(extra, \"x\", 1);".into(),
+        9 => "write(file, &count, sizeof count);".into(),
+        10 => "lseek(file, flag, SEEK_SET);".into(),
+        11 => "read(file, &high, sizeof high);".into(),
+        12 => "ftruncate(file, count);".into(),
+        13 => "fcntl(event, F_SETFD, flag);".into(),
+        14 => format!("set_timer({});", 500 << small),
+        15 => "set_timer(count);".into(),
+        16 => "{ long times; if (read(timer, &times, 8) == 8) sink += times; }".into(),
+        17 => "epoll_ctl(set, EPOLL_CTL_ADD, event, &(struct epoll_event){ EPOLLIN });".into(),
+        18 => "epoll_ctl(set, EPOLL_CTL_DEL, event, 0);".into(),
+        19 => "{ struct epoll_event got; sink += epoll_wait(set, &got, 1, 0); }".into(),
+        20 => {
+            "{ struct pollfd asked = { ends[0], POLLIN }; sink += poll(&asked, 1, flag); }".into()
+        }
+        _ => "prctl(PR_SET_NAME, flag ? \"one\" : \"two\");".into(),
+    }
+}
+
+/// Futexes, condition variables, signals, time.
+fn of_waits_and_signals(random: &mut Random) -> String {
+    let small = random.below(5);
+    match random.below(20) {
+        0 => format!("wait_for_word({}, {});", small % 2, 1000 << small),
+        1 => "{ word = 1; syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, 1); }".into(),
+        2 => "word = 0;".into(),
+        3 => format!("wait_for_condition({});", 1000 << small),
+        4 => "pthread_cond_signal(&condition);".into(),
+        5 => "{ pthread_mutex_lock(&lock); flag = 1; pthread_cond_broadcast(&condition); \
+              pthread_mutex_unlock(&lock); }"
+            .into(),
+        6 => "sem_post(&posts);".into(),
+        7 => "if (sem_trywait(&posts) == 0) sink++;".into(),
+        8 => "{ int value; sem_getvalue(&posts, &value); sink += value; }".into(),
+        9 => "raise(SIGUSR1);".into(),
+        10 => "kill(getpid(), SIGUSR1);".into(),
+        11 => "mask(flag ? SIG_BLOCK : SIG_UNBLOCK);".into(),
+        12 => "mask(SIG_UNBLOCK);".into(),
+        13 => "{ sigset_t waiting; sigpending(&waiting); \
+               sink += sigismember(&waiting, SIGUSR1); }"
+            .into(),
+        14 => "signal(SIGUSR1, flag ? SIG_IGN : handler);".into(),
+        15 => "setitimer(ITIMER_REAL, &(struct itimerval){ { 0, 0 }, { 0, 1 + flag } }, 0);".into(),
+        16 => format!("usleep({small});"),
+        17 => "sched_yield();".into(),
+        18 => "{ struct timespec now; clock_gettime(CLOCK_MONOTONIC, &now); \
+               sink += now.tv_nsec >> 10 & 1; }"
+            .into(),
+        _ => "seen++;".into(),
+    }
+}
+
+/// What every program begins with.
+const PROLOGUE: &str = r#"#define _GNU_SOURCE
+#include <assert.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+int z = 1, *p = &z, table[4], divisor = 1, flag, word, seen;
+int ends[2], event, timer, file, set, extra = -1;
+unsigned at;
+long count, low, high, sink;
+char *block, *other, *area;
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
+sem_t posts;
+static void handler(int number) { seen++; }
+static void mask(int how) {
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, SIGUSR1);
+    pthread_sigmask(how, &one, 0);
+}
+static void set_timer(long nanoseconds) {
+    struct itimerspec when = { { 0, 0 }, { 0, nanoseconds & 0xfffff } };
+    timerfd_settime(timer, 0, &when, 0);
+}
+static void wait_for_word(int value, long nanoseconds) {
+    struct timespec time = { 0, nanoseconds };
+    sink += syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, &time);
+}
+static void wait_for_condition(long nanoseconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += nanoseconds;
+    pthread_mutex_lock(&lock);
+    if (!flag) sink += pthread_cond_timedwait(&condition, &lock, &until) != 0;
+    pthread_mutex_unlock(&lock);
+}
+"#;
+
+/// What every program ends with: all that can be seen of its state.
+const EPILOGUE: &str = r#"    char name[16] = "", rest[64];
+    long events = 0;
+    prctl(PR_GET_NAME, name);
+    read(event, &events, 8);
+    long length = read(ends[0], rest, sizeof rest);
+    printf("%ld %ld %d %d %d %d\n", count, sink, table[0], flag, word, seen);
+    printf("%s %ld %ld %ld\n", name, events, length, (long)lseek(file, 0, SEEK_CUR));
+    return 0;
+}
+"#;
+
 fn source(seed: u64) -> String {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let threads = 2 + random.below(2);
-    let mut text = String::from(
-        "#include <assert.h>\n#include <pthread.h>\n#include <stdio.h>\n#include <stdlib.h>\n\
-         #include <unistd.h>\n\
-         int z = 1, *p = &z, table[4], divisor = 1, flag, ends[2];\n\
-         unsigned at;\nlong count, low, high, sink;\nchar *block;\n\
-         pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;\n",
-    );
+    let mut text = PROLOGUE.to_string();
     for thread in 0..threads {
         let _ = writeln!(text, "static void *thread_{thread}(void *unused) {{");
-        for _ in 0..2 + random.below(5) {
+        for _ in 0..2 + random.below(6) {
             let _ = writeln!(text, "    {}", statement(&mut random));
         }
         text.push_str("    return unused;\n}\n");
     }
-    text.push_str("int main(void) {\n    pthread_t t[3];\n    if (pipe(ends)) return 1;\n");
-    text.push_str("    block = malloc(24);\n");
+    text.push_str(
+        "int main(void) {\n    pthread_t t[3];\n    if (pipe2(ends, O_NONBLOCK)) return 1;\n    \
+         event = eventfd(0, EFD_NONBLOCK);\n    \
+         timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);\n    \
+         file = memfd_create(\"file\", 0);\n    set = epoll_create1(0);\n    \
+         sem_init(&posts, 0, 0);\n    signal(SIGUSR1, handler);\n    \
+         signal(SIGALRM, handler);\n    block = malloc(24);\n",
+    );
     for thread in 0..threads {
         let _ = writeln!(
             text,
@@ -94,8 +253,7 @@ fn source(seed: u64) -> String {
     for thread in 0..threads {
         let _ = writeln!(text, "    pthread_join(t[{thread}], 0);");
     }
-    text.push_str("    printf(\"%ld %ld %d %d\\n\", count, sink, table[0], flag);\n");
-    text.push_str("    return 0;\n}\n");
+    text.push_str(EPILOGUE);
     text
 }
 
@@ -121,7 +279,17 @@ struct Tally {
     races: u64,
     harmless: u64,
     same: u64,
+    /// Pairs that left equal states and were run on.
+    equal: u64,
     verdicts: BTreeMap<String, u64>,
+}
+
+/// Of how many occurrences a piece of evidence says that both orders left the same
+/// state.
+fn equal_states(text: &str) -> Option<u64> {
+    let (before, _) = text.split_once(" occurrences both orders leave the same state")?;
+    let (_, numbers) = before.rsplit_once("; in ")?;
+    numbers.split_once(" of ")?.0.parse().ok()
 }
 
 fn deadheat(folder: &Path, words: &[&str]) -> Output {
@@ -142,28 +310,32 @@ fn try_program(seed: u64, folder: &Path, tally: &mut Tally) -> Result<(), Wrong>
     );
     assert!(compiled.status.success(), "{compiled:?}");
     // The slices are short, so that the threads meet.
-    let words = format!(
-        "run --audit --k 4 --pre-schedules 1 --post-schedules 0 --seed {seed} --quantum 60 \
-         --store store --json -- ./program"
+    let record = format!("record --seed {seed} --quantum 60 -o recording -- ./program");
+    let classify = "classify --audit --k 4 --schedules 1 --pre-schedules 0 --post-schedules 0 \
+                    --json=report.json recording";
+    let run = |words: &str| deadheat(folder, &words.split_whitespace().collect::<Vec<_>>());
+    let shown = format!(
+        "cd {} && deadheat {record} && deadheat {classify}",
+        folder.display()
     );
-    let ran = deadheat(folder, &words.split(' ').collect::<Vec<_>>());
-    let shown = format!("cd {} && deadheat {words}", folder.display());
-    let text = String::from_utf8_lossy(&ran.stdout);
-    // The program prints as well; the report is the object.
-    let report: Value = text
-        .find("{\n  \"schema\"")
-        .or_else(|| text.find("{\"schema\""))
-        .and_then(|begin| serde_json::from_str(&text[begin..]).ok())
-        .ok_or_else(|| Wrong(format!("no report: {shown}\n{ran:?}")))?;
+    let (recorded, classified) = (run(&record), run(classify));
+    let text = std::fs::read_to_string(folder.join("report.json")).unwrap_or_default();
+    let report: Value = serde_json::from_str(&text)
+        .map_err(|_| Wrong(format!("no report: {shown}\n{recorded:?}\n{classified:?}")))?;
     if text.contains(PARTED) {
         return Err(Wrong(shown));
     }
-    let recording = report["recordings"][0].as_str().unwrap_or_default();
     for race in report["races"].as_array().into_iter().flatten() {
         let verdict = race["verdict"].as_str().unwrap_or_default();
         *tally.verdicts.entry(verdict.to_string()).or_default() += 1;
         tally.races += 1;
         tally.same += u64::from(race["states"] == "no-state-change");
+        tally.equal += race["evidence"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|evidence| equal_states(evidence["text"].as_str()?))
+            .sum::<u64>();
         if verdict != "k-witness-harmless" || race["occurrences"].as_array().is_none() {
             continue;
         }
@@ -172,7 +344,16 @@ fn try_program(seed: u64, folder: &Path, tally: &mut Tally) -> Result<(), Wrong>
         let ends = ["recorded", "swapped"].map(|order| {
             deadheat(
                 folder,
-                &["replay", recording, "--race", &id, "--order", order],
+                &[
+                    "replay",
+                    "recording",
+                    "--report",
+                    "report.json",
+                    "--race",
+                    &id,
+                    "--order",
+                    order,
+                ],
             )
         });
         let [recorded, swapped] = ends;
@@ -183,7 +364,8 @@ fn try_program(seed: u64, folder: &Path, tally: &mut Tally) -> Result<(), Wrong>
         let says = |out: &Output| (out.status.code(), out.stdout.clone());
         if says(&recorded) != says(&swapped) {
             return Err(Wrong(format!(
-                "{shown}\ndeadheat replay {recording} --race {id} --order swapped\n\
+                "{shown} && deadheat replay recording --report report.json --race {id} --order \
+                 swapped\n\
                  race {id} is called harmless, and its orders end with {:?} and {:?}:\n{}{}",
                 recorded.status.code(),
                 swapped.status.code(),
@@ -215,9 +397,10 @@ fn the_same_state_has_the_same_future() {
     }
     println!(
         "corpus: {count} random racy programs from seed {first}: {} races, {} with equal states, {} \
-         harmless, {} wrong",
+         pairs run on from equal states, {} harmless, {} wrong",
         tally.races,
         tally.same,
+        tally.equal,
         tally.harmless,
         wrong.len()
     );
