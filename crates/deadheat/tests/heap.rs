@@ -7,7 +7,8 @@
 //! error must be reported with it, its stacks and evidence that shows it
 //! again. `// LABELS name: label` must be on that race under some seed,
 //! `// INVARIANT` and `// ALLOCATOR` are given to `classify`. In a program
-//! with `// CLEAN` no error may be reported at all.
+//! with `// CLEAN` no error may be reported at all. Programs are built without
+//! optimisation, or at each of the levels in a line `// LEVELS`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -69,22 +70,35 @@ fn deadheat(arguments: &[&str]) -> Output {
         .expect("deadheat runs")
 }
 
-fn build(source: &Path, folder: &Path) -> PathBuf {
-    let program = folder.join(source.file_stem().unwrap_or_default());
+fn levels(source: &Path) -> Vec<String> {
+    text_of(source)
+        .lines()
+        .find_map(|line| line.strip_prefix("// LEVELS "))
+        .unwrap_or("0")
+        .split_whitespace()
+        .map(str::to_string)
+        .collect()
+}
+
+fn build(source: &Path, level: &str, folder: &Path) -> PathBuf {
+    let mut name = source.file_name().unwrap_or_default().to_os_string();
+    name.push(format!("-O{level}"));
+    let program = folder.join(name);
     let mut compiler = match source.extension().and_then(|extension| extension.to_str()) {
         Some("rs") => {
             let mut compiler = Command::new("rustc");
-            compiler.args(["-g", "-Aunsafe_op_in_unsafe_fn", "-Astatic_mut_refs"]);
+            compiler.args(["-g", "-Aunsafe_op_in_unsafe_fn", "-Astatic_mut_refs", "-C"]);
+            compiler.arg(format!("opt-level={level}"));
             compiler
         }
         Some("cpp") => {
             let mut compiler = Command::new("g++");
-            compiler.args(["-g", "-O0", "-pthread"]);
+            compiler.args(["-g", "-pthread", &format!("-O{level}")]);
             compiler
         }
         _ => {
             let mut compiler = Command::new("gcc");
-            compiler.args(["-g", "-O0", "-pthread", "-w"]);
+            compiler.args(["-g", "-pthread", "-w", &format!("-O{level}")]);
             compiler
         }
     };
@@ -126,7 +140,7 @@ fn check_error(
     // Who made the error, and where the block came from and went.
     let wanted = match kind {
         "use-after-free" | "double-free" => 3,
-        "wild-access" | "invariant-violated" | "return-address-overwritten" => 1,
+        "wild-access" | "invariant-violated" | "return-address-overwritten" | "out-of-bounds" => 1,
         _ => 2,
     };
     let placed = stacks
@@ -238,8 +252,8 @@ fn judge(
     Ok(seen)
 }
 
-/// Programs without errors take long: of these `make test` runs two.
-const FAST_CLEAN: [&str; 2] = ["clean_frames.cpp", "clean_realloc.c"];
+/// Programs without errors take long: of these `make test` runs three.
+const FAST_CLEAN: [&str; 3] = ["clean_bounds.c", "clean_frames.cpp", "clean_realloc.c"];
 
 fn text_of(source: &Path) -> String {
     std::fs::read_to_string(source).expect("the program is there")
@@ -265,8 +279,11 @@ fn check(seeds: u64) {
         });
     }
     let mut failures = Vec::new();
-    for source in &sources {
-        let program = build(source, &folder);
+    let built = sources
+        .iter()
+        .flat_map(|source| levels(source).into_iter().map(move |level| (source, level)));
+    for (source, level) in built {
+        let program = build(source, &level, &folder);
         let (mut seen, mut labelled) = (BTreeSet::new(), BTreeSet::new());
         // One seed of the cut will do for them.
         let clean = text_of(source).starts_with("// CLEAN");
@@ -274,9 +291,10 @@ fn check(seeds: u64) {
         for seed in 0..seeds {
             match judge(source, &program, seed, &mut labelled) {
                 Ok(names) => seen.extend(names),
-                Err(problem) => {
-                    failures.push(format!("{} seed {seed}: {problem}", source.display()))
-                }
+                Err(problem) => failures.push(format!(
+                    "{} -O{level} seed {seed}: {problem}",
+                    source.display()
+                )),
             }
         }
         let expected = expectations(source);
@@ -286,7 +304,10 @@ fn check(seeds: u64) {
             .filter(|name| !seen.contains(*name))
             .collect();
         if !missing.is_empty() && seeds > 1 {
-            failures.push(format!("{}: {missing:?} never seen", source.display()));
+            failures.push(format!(
+                "{} -O{level}: {missing:?} never seen",
+                source.display()
+            ));
         }
         for name in expected
             .labels
@@ -323,7 +344,7 @@ fn every_error_is_found_under_ten_seeds() {
 fn a_wrong_invariant_is_refused_before_anything_runs() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("heap-refused");
     std::fs::create_dir_all(&folder).expect("a folder for the program");
-    let program = build(&programs().join("invariant_field.c"), &folder);
+    let program = build(&programs().join("invariant_field.c"), "0", &folder);
     let program = program.to_string_lossy();
     for (option, text, what) in [
         ("--invariant", "account->heldd == 1", "no field `heldd`"),

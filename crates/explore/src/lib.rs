@@ -557,6 +557,9 @@ impl Work<'_> {
                     continue;
                 }
                 names::read_ahead(&vm);
+                if let Some(watching) = &watching {
+                    watching.read_ahead(&vm);
+                }
                 // One that was cut off at a limit is no measure for its rest.
                 let rest = length.map_or(self.survey.instructions, |length| {
                     length.saturating_sub(vm.instructions())

@@ -57,6 +57,16 @@ pub(crate) struct Row {
     pub(crate) is_signal_frame: bool,
 }
 
+impl Row {
+    /// The register that the canonical frame address is above, and how far.
+    pub(crate) fn frame_address(&self) -> Option<(Register, i64)> {
+        match &self.cfa {
+            CfaRule::RegisterAndOffset { register, offset } => Some((*register, *offset)),
+            CfaRule::Expression(_) => None,
+        }
+    }
+}
+
 #[derive(Default)]
 struct Cache {
     context: Option<UnwindContext<usize>>,

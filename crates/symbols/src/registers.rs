@@ -37,6 +37,11 @@ impl Registers {
         }
     }
 
+    /// Which of the general registers has this DWARF number.
+    pub(crate) fn number_of(register: gimli::Register) -> Option<usize> {
+        ENCODING_OF_DWARF.get(usize::from(register.0)).copied()
+    }
+
     pub(crate) fn set_dwarf(&mut self, register: gimli::Register, value: u64) {
         match ENCODING_OF_DWARF.get(usize::from(register.0)) {
             Some(index) => self.general[*index] = value,

@@ -120,6 +120,29 @@ impl Module {
         self.debug()?.local_over(frame, read, (address, size))
     }
 
+    /// Where the canonical frame address is at link-time `pc`, if a register says
+    /// it: which of the general ones, and how far above it.
+    pub fn frame_address(&self, pc: u64) -> Option<(usize, i64)> {
+        let row = self.cfi()?.row(pc)?;
+        let (register, offset) = row.frame_address()?;
+        Some((Registers::number_of(register)?, offset))
+    }
+
+    /// The local variable whose memory the byte `offset` from the canonical frame
+    /// address is, in the code at link-time `pc`; it begins at `start` from there.
+    /// Only variables that lie in the frame all the time are found.
+    pub fn local_in_frame(&self, pc: u64, offset: i64) -> Option<Variable> {
+        // Any frame will do that nothing else is near.
+        const FRAME: u64 = 1 << 46;
+        let (register, above) = self.frame_address(pc)?;
+        let mut registers = Registers::default();
+        registers.general[register] = FRAME.wrapping_add_signed(above.checked_neg()?);
+        let place = (FRAME.wrapping_add_signed(offset), 1);
+        let mut variable = self.local_over(pc, &registers, &mut |_| None, place)?;
+        variable.start = variable.start.wrapping_sub(FRAME);
+        Some(variable)
+    }
+
     /// The canonical frame address at link-time `pc`.
     pub(crate) fn cfa(
         &self,

@@ -16,6 +16,7 @@ pub enum ErrorKind {
     InvalidFree,
     WildAccess,
     ReturnAddress,
+    OutOfBounds,
     Invariant,
 }
 
@@ -30,6 +31,7 @@ impl ErrorKind {
             ErrorKind::InvalidFree => "invalid-free",
             ErrorKind::WildAccess => "wild-access",
             ErrorKind::ReturnAddress => "return-address-overwritten",
+            ErrorKind::OutOfBounds => "out-of-bounds",
             ErrorKind::Invariant => "invariant-violated",
         }
     }
@@ -105,8 +107,10 @@ impl Finding {
 
     /// The same error, whichever execution it was seen in.
     pub fn is_same(&self, other: &Finding) -> bool {
+        // Where an index leads may differ from one execution to the next.
+        let is_array = self.kind == ErrorKind::OutOfBounds;
         self.kind == other.kind
-            && self.detail == other.detail
+            && (is_array || self.detail == other.detail)
             && names::own_place(&self.stack) == names::own_place(&other.stack)
     }
 
@@ -183,6 +187,12 @@ impl Finding {
             ErrorKind::ReturnAddress => {
                 format!(
                     "overwrites a return address in thread {thread} at {at} ({})",
+                    self.detail
+                )
+            }
+            ErrorKind::OutOfBounds => {
+                format!(
+                    "{verb} {size} outside an array in thread {thread} at {at} ({})",
                     self.detail
                 )
             }

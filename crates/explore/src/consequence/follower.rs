@@ -99,6 +99,9 @@ impl Observer for Follower {
         if let Some(known) = state.mapped.get(&key) {
             let mut known = known.clone();
             known.extend(state.returns.hooks(&range));
+            if state.judging {
+                known.extend(state.bounds.hooks(&range));
+            }
             return known;
         }
         let state = &mut *state;
@@ -180,6 +183,7 @@ impl Observer for Follower {
                 state.violated(violation);
             }
         }
+        state.passed(moment, registers);
         let entered = state
             .returns
             .passed(moment.thread, registers.rip, registers.gpr[reg::RSP]);

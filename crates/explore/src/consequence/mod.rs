@@ -5,8 +5,9 @@
 //!
 //! `Watching` follows a replay from its beginning: allocators (`heap`,
 //! `blocks`, `allocators`) and the variables of invariants (`invariant`). At the race
-//! point it begins to judge, return addresses on the stacks included
-//! (`returns`); copies made from there take it along. Stacks are read in a
+//! point it begins to judge, return addresses on the stacks (`returns`) and
+//! arrays outside the heap (`bounds`, `bases`) included; copies made from there take
+//! it along. Stacks are read in a
 //! second run of the same execution (`scenes`).
 //!
 //! Guarantee: watching changes nothing; judging leaves out frees, in both
@@ -14,7 +15,9 @@
 //! replayed.
 
 mod allocators;
+mod bases;
 mod blocks;
+mod bounds;
 mod checks;
 mod code;
 mod finding;
@@ -40,6 +43,7 @@ pub(crate) use torn::{look as look_for_torn, watch_births};
 
 use crate::names;
 use allocators::Followed;
+use bounds::Bounds;
 use code::{Function, Origin, SYNCHRONISATION, directory_of, functions_in, origin_of};
 use follower::Follower;
 use heap::Heap;
@@ -106,6 +110,7 @@ impl Watching {
                 .heap
                 .then(|| Heap::guarded(recording.manifest.guard.unwrap_or(0))),
             returns: Returns::default(),
+            bounds: Bounds::default(),
             invariants: invariants.into_iter().map(Watched::new).collect(),
             program,
             directory: directory_of(recording),
@@ -130,8 +135,21 @@ impl Watching {
         Ok(Some(Watching { state }))
     }
 
+    /// Before copies that judge are made: what each of them would have to read.
+    pub fn read_ahead(&self, vm: &Vm) {
+        let mut state = self.state.borrow_mut();
+        if state.heap.is_some() {
+            let modules = names::modules(vm);
+            let State {
+                bounds, directory, ..
+            } = &mut *state;
+            bounds.search(&modules, directory);
+        }
+    }
+
     /// At the race point: from here on what is wrong counts.
     pub fn judge(&self, vm: &mut Vm) {
+        self.read_ahead(vm);
         {
             let mut state = self.state.borrow_mut();
             let state = &mut *state;
@@ -182,6 +200,7 @@ impl Watching {
         if state.heap.is_none() {
             return sentences;
         }
+        sentences.extend(state.bounds.not_checked());
         if !state.followed {
             sentences.push(
                 "the heap was not checked: the program and its libraries have no malloc symbol \

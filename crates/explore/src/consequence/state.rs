@@ -1,5 +1,6 @@
 //! What is known of a watched execution, and what was found wrong with it.
 
+use super::bounds::{Bounds, Outside};
 use super::code::{Function, Origin, behind, origin_of};
 use super::finding::{ErrorKind, Finding};
 use super::heap::{Heap, Wrong};
@@ -22,6 +23,7 @@ const KEPT: usize = 16;
 pub struct State {
     pub heap: Option<Heap>,
     pub returns: Returns,
+    pub bounds: Bounds,
     pub invariants: Vec<Watched>,
     /// The file whose variables invariants are about, and where it is mapped.
     pub program: PathBuf,
@@ -114,6 +116,38 @@ impl State {
             write: true,
             memory: None,
             detail: format!("that of the call at {call}"),
+            stack: Vec::new(),
+            allocated_at: Vec::new(),
+            freed_at: Vec::new(),
+        });
+    }
+
+    /// A thread is about to execute an instruction: it may index an array beyond
+    /// its end.
+    pub fn passed(&mut self, moment: Moment, registers: &Registers) {
+        if !self.judging {
+            return;
+        }
+        let outside = self.bounds.passed(registers.rip, &self.modules, registers);
+        let Some(outside) = outside else {
+            return;
+        };
+        let Outside {
+            address,
+            size,
+            write,
+            detail,
+        } = outside;
+        self.report(Finding {
+            kind: ErrorKind::OutOfBounds,
+            moment: Moment::new(moment.thread, moment.count),
+            pc: registers.rip,
+            site: registers.rip,
+            address,
+            size,
+            write,
+            memory: None,
+            detail,
             stack: Vec::new(),
             allocated_at: Vec::new(),
             freed_at: Vec::new(),
