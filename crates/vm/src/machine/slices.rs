@@ -97,6 +97,7 @@ impl Vm {
         if end == SliceEnd::Exited
             && let Some(thread) = self.threads.remove(&slice.thread)
         {
+            self.returns.remove(&slice.thread);
             self.kernel.process.last_robust_list = (thread.robust_list, thread.tid);
         }
         if let Some(copy) = self.copy.as_mut().filter(|copy| copy.tracked) {
