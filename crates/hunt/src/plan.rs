@@ -383,6 +383,10 @@ impl Policy for Steps {
         self.held.contains_key(&thread)
     }
 
+    fn holds_somebody(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     fn lets_go(&mut self) -> bool {
         self.held.pop_first().is_some()
     }

@@ -323,6 +323,10 @@ impl Policy for Directed {
             || self.waits_by(thread).is_some()
     }
 
+    fn holds_somebody(&self) -> bool {
+        true
+    }
+
     fn lets_go(&mut self) -> bool {
         if self.held.take().is_some() || self.resting.pop_first().is_some() {
             return true;

@@ -201,6 +201,10 @@ impl Policy for Counted {
         self.policy.holds(thread)
     }
 
+    fn holds_somebody(&self) -> bool {
+        self.policy.holds_somebody()
+    }
+
     fn lets_go(&mut self) -> bool {
         self.policy.lets_go()
     }

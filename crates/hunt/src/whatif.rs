@@ -422,6 +422,10 @@ impl Policy for Fence {
         self.waiting.iter().any(|(waiting, _)| *waiting == thread) || self.policy.holds(thread)
     }
 
+    fn holds_somebody(&self) -> bool {
+        !self.waiting.is_empty() || self.policy.holds_somebody()
+    }
+
     fn lets_go(&mut self) -> bool {
         self.policy.lets_go()
     }

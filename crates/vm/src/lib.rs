@@ -21,6 +21,7 @@ pub mod record;
 pub mod schedule;
 pub mod space;
 pub mod thread;
+pub mod threads;
 pub mod vector;
 pub mod watch;
 

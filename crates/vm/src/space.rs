@@ -12,7 +12,7 @@ mod code_pages;
 
 use crate::layout::{self, PAGE, page_down, page_up};
 use crate::{host, memory, protection};
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -117,9 +117,13 @@ pub struct Space {
     grows: bool,
     /// New mappings are locked (MCL_FUTURE).
     pub locks_new: bool,
-    /// No page is free from here to the top; 0 if that is not known.
-    full_above: Cell<u64>,
+    /// Lengths looked for, and above which address no place was free for them.
+    /// What is unmapped there ends that.
+    full: RefCell<BTreeMap<u64, u64>>,
 }
+
+/// Lengths that are remembered at most.
+const LENGTHS: usize = 16;
 
 pub type Errno = i64;
 
@@ -188,6 +192,20 @@ impl Space {
             .map(|(start, mapping)| (*start..mapping.end, mapping))
     }
 
+    /// The parts of mappings that lie in `range`.
+    pub fn mappings_in(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, &Mapping)> {
+        let first = self
+            .find(range.start)
+            .map_or(range.start, |(it, _)| it.start);
+        let reaching = self.mappings.range(first..range.end.max(first));
+        reaching
+            .map(move |(start, mapping)| {
+                let part = range.start.max(*start)..range.end.min(mapping.end);
+                (part, mapping)
+            })
+            .filter(|(part, _)| !part.is_empty())
+    }
+
     pub fn find(&self, address: u64) -> Option<(Range<u64>, &Mapping)> {
         let (start, mapping) = self.mappings.range(..=address).next_back()?;
         (address < mapping.end).then_some((*start..mapping.end, mapping))
@@ -228,16 +246,18 @@ impl Space {
             && !(range.start < layout::HOST_IMAGE.end && layout::HOST_IMAGE.start < range.end)
     }
 
-    /// Highest free place of `length` bytes. Where not even a page is free is
-    /// not looked at again: a guest may have many thousand mappings.
+    /// Highest free place of `length` bytes. Where there was none the last time,
+    /// nobody looks again.
     fn free_place(&self, length: u64) -> Option<u64> {
-        let limit = match self.full_above.get() {
-            0 => layout::MMAP_TOP,
-            known => known,
-        };
-        let limit = self.free_place_below(limit, PAGE)? + PAGE;
-        self.full_above.set(limit);
-        self.free_place_below(limit, length)
+        let mut full = self.full.borrow_mut();
+        let lowest = full.range(..=length).map(|(_, top)| *top).min();
+        let below = lowest.and_then(|top| self.free_place_below(top, length));
+        let start = below.or_else(|| self.free_place_below(layout::MMAP_TOP, length))?;
+        if full.len() == LENGTHS && !full.contains_key(&length) {
+            full.clear();
+        }
+        full.insert(length, start + length);
+        Some(start)
     }
 
     fn free_place_below(&self, limit: u64, length: u64) -> Option<u64> {
@@ -248,10 +268,7 @@ impl Space {
             let clear_of = |area: &Range<u64>| area.start >= range.end || area.end <= range.start;
             Self::allowed(&range) && clear_of(&brk_area) && clear_of(&self.stack_gap)
         };
-        for (start, mapping) in self.mappings.iter().rev() {
-            if *start >= top {
-                continue;
-            }
+        for (start, mapping) in self.mappings.range(..limit).rev() {
             if mapping.end <= top {
                 // The hole between this mapping and `top`, with the brk area
                 // cut out of it.
@@ -495,9 +512,7 @@ impl Space {
 
     /// Removes `range` from the books.
     fn forget(&mut self, range: Range<u64>) {
-        if self.full_above.get() != 0 {
-            self.full_above.set(self.full_above.get().max(range.end));
-        }
+        self.full.get_mut().retain(|_, top| *top >= range.end);
         self.split(range.start);
         self.split(range.end);
         let inside: Vec<u64> = self

@@ -18,6 +18,8 @@ pub struct Thread {
     /// Instructions retired.
     pub executed: u64,
     pub state: State,
+    /// `Threads` has not looked at it since.
+    pub changed: bool,
     /// The system call that blocked, to be tried again when woken.
     pub call: Option<Call>,
     pub name: [u8; 16],
@@ -101,6 +103,7 @@ impl Thread {
             vector: Box::default(),
             executed: 0,
             state: State::Runnable,
+            changed: false,
             call: None,
             name: [0; 16],
             timer_slack: TIMER_SLACK,

@@ -18,12 +18,8 @@ impl Vm {
         }
         let parts: Vec<(Range<u64>, Mapping)> = self
             .space
-            .mappings()
-            .map(|(range, mapping)| {
-                let part = range.start.max(address)..range.end.min(end);
-                (part, mapping.clone())
-            })
-            .filter(|(part, _)| !part.is_empty())
+            .mappings_in(address..end)
+            .map(|(part, mapping)| (part, mapping.clone()))
             .collect();
         let mut covered = 0;
         for (part, mapping) in parts {

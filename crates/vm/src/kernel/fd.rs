@@ -186,6 +186,8 @@ struct Entry {
 
 pub struct Descriptors {
     table: BTreeMap<i32, Entry>,
+    /// No number below this one is free.
+    full_below: i32,
     descriptions: BTreeMap<DescriptionId, Description>,
     next: DescriptionId,
     next_object: ObjectId,
@@ -204,6 +206,7 @@ impl Default for Descriptors {
     fn default() -> Self {
         Descriptors {
             table: BTreeMap::new(),
+            full_below: 0,
             descriptions: BTreeMap::new(),
             next: 0,
             next_object: 1,
@@ -261,13 +264,16 @@ impl Descriptors {
         }
     }
 
-    fn lowest_free(&self, from: i32) -> Result<i32, Halt> {
-        let mut candidate = from;
-        for fd in self.table.range(from..).map(|(fd, _)| *fd) {
+    fn lowest_free(&mut self, from: i32) -> Result<i32, Halt> {
+        let mut candidate = from.max(self.full_below);
+        for fd in self.table.range(candidate..).map(|(fd, _)| *fd) {
             if fd != candidate {
                 break;
             }
             candidate += 1;
+        }
+        if from <= self.full_below {
+            self.full_below = candidate;
         }
         if candidate < self.limit.min(LIMIT) {
             Ok(candidate)
@@ -363,6 +369,7 @@ impl Descriptors {
 
     pub fn close(&mut self, fd: i32) -> Result<(), Halt> {
         let entry = self.table.remove(&fd).ok_or(Halt::Errno(libc::EBADF))?;
+        self.full_below = self.full_below.min(fd);
         self.release(entry.description);
         Ok(())
     }

@@ -25,7 +25,6 @@ pub(super) const HOT: u8 = 2;
 
 /// A call of a followed function.
 pub(super) struct PendingReturn {
-    pub(super) thread: u32,
     /// Stack pointer after the return.
     pub(super) stack: u64,
     /// Return address.

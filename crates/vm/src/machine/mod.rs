@@ -20,7 +20,7 @@ use crate::processor::Processor;
 use crate::record::{Ending, ProcessStatus, RecordError, StepReader, StepWriter};
 use crate::schedule::{Policy, SliceEnd};
 use crate::space::Space;
-use crate::thread::Thread;
+use crate::threads::Threads;
 use crate::translate::{Instrumentation, SLACK, Translator};
 use crate::tree::Tree;
 use crate::{Error, fault, host, watch};
@@ -116,7 +116,7 @@ pub struct Vm {
     since_sample: u64,
     hot_after: u8,
     pub space: Space,
-    pub threads: BTreeMap<u32, Thread>,
+    pub threads: Threads,
     /// The thread whose registers are in the context.
     pub(crate) current: u32,
     slice: Option<Slice>,
@@ -146,9 +146,9 @@ pub struct Vm {
     held: Vec<held::Held>,
     stopped_at: HashMap<u32, Moment>,
     batch: Vec<AccessEvent>,
-    /// Function entries observers follow, and calls of them under way.
+    /// Function entries observers follow, and calls of them under way by thread.
     entries: HashSet<u64, Spread>,
-    returns: Vec<PendingReturn>,
+    returns: HashMap<u32, Vec<PendingReturn>>,
     /// Empty, but for while it is told who returned.
     returned: Vec<u64>,
     /// Chained hash of system calls and their results.
@@ -226,7 +226,7 @@ impl Vm {
             since_sample: 0,
             hot_after: HOT,
             space: Space::default(),
-            threads: BTreeMap::new(),
+            threads: Threads::default(),
             current: 0,
             slice: None,
             last_slice: None,
@@ -247,7 +247,7 @@ impl Vm {
             stopped_at: HashMap::new(),
             batch: Vec::new(),
             entries: HashSet::default(),
-            returns: Vec::new(),
+            returns: HashMap::new(),
             returned: Vec::new(),
             trail: 0,
             checkpoints: checkpoint::Checkpoints::new(),

@@ -216,16 +216,18 @@ impl Vm {
             return Hooked::GoesOn;
         }
         let mut returned = std::mem::take(&mut self.returned);
-        self.returns.retain(|pending| {
-            if pending.thread != thread || pending.stack > stack {
-                return true;
-            }
-            // Frames below the stack pointer were left some other way.
-            if pending.stack == stack && pending.pc == regs.rip {
-                returned.push(pending.function);
-            }
-            false
-        });
+        if let Some(pending) = self.returns.get_mut(&thread) {
+            pending.retain(|pending| {
+                if pending.stack > stack {
+                    return true;
+                }
+                // Frames below the stack pointer were left some other way.
+                if pending.stack == stack && pending.pc == regs.rip {
+                    returned.push(pending.function);
+                }
+                false
+            });
+        }
         for function in returned.drain(..) {
             for observer in &mut self.observers {
                 observer.returned(moment, function, &regs);
@@ -265,8 +267,7 @@ impl Vm {
             self.context.regs.gpr[reg::RDI] = value;
         }
         if follow {
-            self.returns.push(PendingReturn {
-                thread,
+            self.returns.entry(thread).or_default().push(PendingReturn {
                 stack: stack + 8,
                 pc: back,
                 function: regs.rip,

@@ -19,6 +19,24 @@ pub(super) const FLUSH_INTERVAL: u64 = 100_000_000;
 /// So long nothing can happen before it is said, in nanoseconds.
 const PATIENCE: u64 = 2_000_000_000;
 
+/// What all threads that may run do.
+#[derive(Default)]
+struct Standing {
+    /// Who can run, ascending.
+    runnable: Vec<u32>,
+    /// Until then the others wait at most.
+    deadline: Option<u64>,
+    /// Somebody waits for what can only come from outside.
+    outside: bool,
+}
+
+fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
 impl Vm {
     fn let_time_pass(&mut self, nanoseconds: u64) -> Result<(), Error> {
         self.clock.jumped += nanoseconds;
@@ -38,33 +56,18 @@ impl Vm {
             self.look_outside(Some(0))?;
             self.end_holds();
             let now = self.now();
-            let mut runnable = Vec::new();
-            let mut next_deadline = self.next_timer();
+            let Standing {
+                runnable,
+                deadline,
+                outside,
+            } = self.standing(now);
+            let mut next_deadline = earlier(self.next_timer(), deadline);
             // Other processes of the guest live in host time.
-            let mut outside = self
-                .tree
-                .as_ref()
-                .is_some_and(|tree| tree.ordered || tree.forked);
-            for (id, thread) in &self.threads {
-                if self.is_frozen(*id) || self.is_held(*id) || self.policy_holds(*id) {
-                    continue;
-                }
-                match &thread.state {
-                    State::Runnable => runnable.push(*id),
-                    State::Blocked(wait) => {
-                        if wait.deadline.is_some_and(|deadline| deadline <= now) {
-                            runnable.push(*id);
-                            continue;
-                        }
-                        outside |= wait.on.is_outside();
-                        next_deadline = match (next_deadline, wait.deadline) {
-                            (Some(one), Some(other)) => Some(one.min(other)),
-                            (one, other) => one.or(other),
-                        };
-                    }
-                    State::Exited => {}
-                }
-            }
+            let outside = outside
+                || self
+                    .tree
+                    .as_ref()
+                    .is_some_and(|tree| tree.ordered || tree.forked);
             // Threads that do nothing but yield wait for somebody who sleeps.
             if self.waits_in_vain > ROUNDS_OF_WAITING * runnable.len()
                 && !outside
@@ -76,11 +79,6 @@ impl Vm {
                 continue;
             }
             if !runnable.is_empty() {
-                for id in &runnable {
-                    if let Some(thread) = self.threads.get_mut(id) {
-                        thread.state = State::Runnable;
-                    }
-                }
                 return Ok(runnable);
             }
             if !self.held.is_empty() {
@@ -149,14 +147,72 @@ impl Vm {
     /// How far this process, which something outside has just woken, is behind
     /// the others.
     fn time_behind_others(&self) -> u64 {
+        let Some(tree) = self.tree.as_ref().filter(|_| self.io.is_live()) else {
+            return 0;
+        };
         let is_woken = |thread: &Thread| thread.state == State::Runnable;
-        let woken = host_signals::noted() || self.threads.values().any(is_woken);
-        match &self.tree {
-            Some(tree) if woken && self.io.is_live() => {
-                tree.latest_time().saturating_sub(self.now())
-            }
-            _ => 0,
+        if host_signals::noted() || self.threads.values().any(is_woken) {
+            tree.latest_time().saturating_sub(self.now())
+        } else {
+            0
         }
+    }
+
+    /// What the threads do that nobody holds. Those whose time has come can run.
+    fn standing(&mut self, now: u64) -> Standing {
+        if self.holds_somebody() {
+            return self.standing_of_others(now);
+        }
+        self.threads.sort();
+        while let Some((deadline, id)) = self.threads.next_deadline()
+            && deadline <= now
+            && let Some(thread) = self.threads.get_mut(&id)
+        {
+            thread.state = State::Runnable;
+            self.threads.sort();
+        }
+        Standing {
+            runnable: self.threads.runnable().to_vec(),
+            deadline: self.threads.next_deadline().map(|(deadline, _)| deadline),
+            outside: !self.threads.waiting_for_outside().is_empty(),
+        }
+    }
+
+    /// The same by a look at every thread, where some are held.
+    fn standing_of_others(&mut self, now: u64) -> Standing {
+        let mut standing = Standing::default();
+        for (id, thread) in self.threads.iter() {
+            if self.is_frozen(*id) || self.is_held(*id) || self.policy_holds(*id) {
+                continue;
+            }
+            match &thread.state {
+                State::Runnable => standing.runnable.push(*id),
+                State::Blocked(wait) if wait.deadline.is_some_and(|deadline| deadline <= now) => {
+                    standing.runnable.push(*id)
+                }
+                State::Blocked(wait) => {
+                    standing.outside |= wait.on.is_outside();
+                    standing.deadline = earlier(standing.deadline, wait.deadline);
+                }
+                State::Exited => {}
+            }
+        }
+        for id in &standing.runnable {
+            if let Some(thread) = self.threads.get_mut(id) {
+                thread.state = State::Runnable;
+            }
+        }
+        standing
+    }
+
+    fn holds_somebody(&self) -> bool {
+        let policy_holds = match &self.pace {
+            Pace::Policy { policy, .. } => policy.holds_somebody(),
+            Pace::Follow(_) => false,
+        };
+        policy_holds
+            || !self.held.is_empty()
+            || self.copy.as_ref().is_some_and(|c| !c.frozen.is_empty())
     }
 
     /// Every thread waits for another one of them, and nobody has been told.
@@ -263,8 +319,9 @@ impl Vm {
         let mut child_waiters = false;
         let mut retries = false;
         let (mut woken, mut again) = (Vec::new(), Vec::new());
-        for (id, thread) in &self.threads {
-            if let State::Blocked(wait) = &thread.state {
+        self.threads.sort();
+        for id in self.threads.waiting_for_outside() {
+            if let Some(State::Blocked(wait)) = self.threads.get(id).map(|thread| &thread.state) {
                 match &wait.on {
                     WaitOn::Host(interests) => {
                         for interest in interests {

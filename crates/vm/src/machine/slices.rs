@@ -98,6 +98,7 @@ impl Vm {
         if end == SliceEnd::Exited
             && let Some(thread) = self.threads.remove(&slice.thread)
         {
+            self.returns.remove(&slice.thread);
             self.kernel.process.last_robust_list = (thread.robust_list, thread.tid);
         }
         if let Some(copy) = self.copy.as_mut().filter(|copy| copy.tracked) {
@@ -334,14 +335,9 @@ impl Vm {
     }
 
     /// When the first of the threads that wait until some time wakes.
-    fn earliest_wake(&self) -> Option<u64> {
-        self.threads
-            .values()
-            .filter_map(|thread| match &thread.state {
-                State::Blocked(wait) => wait.deadline,
-                _ => None,
-            })
-            .min()
+    fn earliest_wake(&mut self) -> Option<u64> {
+        self.threads.sort();
+        self.threads.next_deadline().map(|(deadline, _)| deadline)
     }
 
     pub(super) fn follow(&mut self) -> Result<Option<Choice>, Error> {

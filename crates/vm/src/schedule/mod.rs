@@ -84,6 +84,11 @@ pub trait Policy {
         false
     }
 
+    /// There may be a thread that it holds.
+    fn holds_somebody(&self) -> bool {
+        false
+    }
+
     /// Nobody else can go on: gives up holding a thread. False if it holds
     /// none.
     fn lets_go(&mut self) -> bool {

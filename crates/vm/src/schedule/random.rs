@@ -47,7 +47,7 @@ impl Random {
 
     /// The mean length of a slice by now.
     fn grain(&mut self, runnable: &[u32]) -> u64 {
-        let newest = runnable.iter().copied().max().unwrap_or(0);
+        let newest = runnable.last().copied().unwrap_or(0);
         if newest > self.newest {
             self.newest = newest;
             if self.renewals < RENEWALS {
@@ -90,7 +90,7 @@ pub fn choose_other_than_yielded(
     last: Option<(u32, SliceEnd)>,
 ) -> u32 {
     let yielded = match last {
-        Some((thread, SliceEnd::Yielded)) => runnable.iter().position(|id| *id == thread),
+        Some((thread, SliceEnd::Yielded)) => runnable.binary_search(&thread).ok(),
         _ => None,
     };
     match yielded {
