@@ -3,7 +3,8 @@
 //! A forward analysis of one function: what each general register holds, as far
 //! as it is the address of something with a fixed place plus a known offset and
 //! perhaps an unknown index. The place is in the module's image (`lea rax,
-//! [rip+table]`, `[rax*4+table]` where code has fixed addresses) or in the
+//! [rip+table]`, the same by way of the linker's table, `[rax*4+table]` where code
+//! has fixed addresses) or in the
 //! function's frame (by its canonical frame address). Where two ways meet with
 //! different answers, nothing is known; only a pointer that a loop moves on keeps
 //! the place it began at.
@@ -66,6 +67,8 @@ pub trait Around {
     fn frame_address(&self, pc: u64) -> Option<(usize, i64)>;
     /// Code and data are where the file says, and this is data.
     fn is_fixed_data(&self, address: u64) -> bool;
+    /// The linker's table has the address of this data of the module at `slot`.
+    fn linked(&self, slot: u64) -> Option<u64>;
 }
 
 /// The indexed accesses of a function, from all its instructions in order.
@@ -401,6 +404,17 @@ impl<A: Around> Follower<'_, A> {
                     })
                 }
             }
+            (Mnemonic::Mov, OpKind::Memory)
+                if wide && instruction.memory_base() == Register::RIP =>
+            {
+                let linked = self.around.linked(instruction.memory_displacement64());
+                linked.map(|address| Known {
+                    root: Root::Image,
+                    offset: address as i64,
+                    indexed: false,
+                    taken: Some(instruction.ip()),
+                })
+            }
             (Mnemonic::Mov, kind) if is_immediate(kind) => {
                 let address = instruction.immediate(1);
                 self.around.is_fixed_data(address).then_some(Known {
@@ -471,4 +485,121 @@ fn with_index(known: Known, instruction: &Instruction) -> Value {
         taken: known.taken.or(Some(instruction.ip())),
         ..known
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iced_x86::code_asm::*;
+    use iced_x86::{Code, IcedError, MemoryOperand};
+
+    const TABLE: u64 = 0x4000;
+
+    /// Code at 0x1000 whose frame address is 8 above the stack pointer at its
+    /// beginning.
+    struct Plain;
+
+    impl Around for Plain {
+        fn frame_address(&self, pc: u64) -> Option<(usize, i64)> {
+            (pc == 0x1000).then_some((RSP, 8))
+        }
+
+        fn is_fixed_data(&self, address: u64) -> bool {
+            (TABLE..TABLE + 0x100).contains(&address)
+        }
+
+        fn linked(&self, slot: u64) -> Option<u64> {
+            (slot == 0x3ff8).then_some(TABLE + 0x20)
+        }
+    }
+
+    fn found(write: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedError>) -> Vec<(Root, i64)> {
+        let mut assembler = CodeAssembler::new(64).expect("an assembler");
+        write(&mut assembler).expect("the code");
+        let bytes = assembler.assemble(0x1000).expect("bytes");
+        let code: Vec<Instruction> =
+            iced_x86::Decoder::with_ip(64, &bytes, 0x1000, iced_x86::DecoderOptions::NONE)
+                .iter()
+                .collect();
+        indexed(&code, &Plain)
+            .into_iter()
+            .map(|access| (access.root, access.offset))
+            .collect()
+    }
+
+    #[test]
+    fn an_index_is_told_from_a_fixed_element() {
+        let image = |offset: u64| vec![(Root::Image, offset as i64)];
+        let code = found(|a| {
+            a.mov(eax, dword_ptr(TABLE + 4))?;
+            a.mov(dword_ptr(rax * 4 + TABLE), 1)
+        });
+        assert_eq!(code, image(TABLE));
+        let code = found(|a| {
+            a.lea(rdx, qword_ptr(TABLE))?;
+            a.add(rdx, rcx)?;
+            a.mov(eax, dword_ptr(rdx + 8))
+        });
+        assert_eq!(code, image(TABLE + 8));
+        let code = found(|a| {
+            a.add_instruction(Instruction::with2(
+                Code::Mov_r64_rm64,
+                Register::RDX,
+                MemoryOperand::with_base_displ(Register::RIP, 0x3ff8),
+            )?)?;
+            a.mov(eax, dword_ptr(rdx + rcx * 4))?;
+            a.mov(eax, dword_ptr(rdx + 16))
+        });
+        assert_eq!(code, image(TABLE + 0x20));
+    }
+
+    #[test]
+    fn the_frame_is_followed_through_its_pointers() {
+        let code = found(|a| {
+            a.push(rbp)?;
+            a.mov(rbp, rsp)?;
+            a.sub(rsp, 0x40)?;
+            a.mov(dword_ptr(rbp + rax * 4 - 0x30), 1)?;
+            a.call(rcx)?;
+            a.mov(dword_ptr(rsp + rax * 4 + 0x10), 1)?;
+            a.leave()?;
+            a.mov(dword_ptr(rsp + rbx), 1)?;
+            a.ret()
+        });
+        let frame = |offset| (Root::Frame, offset);
+        assert_eq!(code, [frame(-0x40), frame(-0x40), frame(-8)]);
+    }
+
+    #[test]
+    fn a_pointer_keeps_its_place_through_a_loop_and_loses_it_where_ways_differ() {
+        let code = found(|a| {
+            let mut again = a.create_label();
+            a.lea(rdx, qword_ptr(TABLE))?;
+            a.set_label(&mut again)?;
+            a.mov(dword_ptr(rdx), 0)?;
+            a.add(rdx, 4)?;
+            a.cmp(rdx, rcx)?;
+            a.jne(again)?;
+            a.ret()
+        });
+        assert_eq!(code, [(Root::Image, TABLE as i64)]);
+        let code = found(|a| {
+            let mut other = a.create_label();
+            a.lea(rdx, qword_ptr(TABLE))?;
+            a.test(ecx, ecx)?;
+            a.je(other)?;
+            a.lea(rdx, qword_ptr(TABLE + 0x40))?;
+            a.set_label(&mut other)?;
+            a.mov(dword_ptr(rdx + rcx), 0)?;
+            a.ret()
+        });
+        assert_eq!(code, []);
+        let code = found(|a| {
+            a.lea(rdx, qword_ptr(TABLE))?;
+            a.call(rcx)?;
+            a.mov(dword_ptr(rdx + rcx), 0)?;
+            a.ret()
+        });
+        assert_eq!(code, []);
+    }
 }

@@ -175,7 +175,7 @@ impl Bounds {
         let module = loaded.module;
         let code = Code {
             module,
-            is_fixed: loaded.bias == 0,
+            bias: loaded.bias,
         };
         for function in module.functions() {
             if self.searched > SEARCHED || self.bounds.len() >= ACCESSES {
@@ -403,7 +403,17 @@ fn indexes(line: &str, name: &str) -> bool {
 
 struct Code<'a> {
     module: &'a Module,
-    is_fixed: bool,
+    bias: u64,
+}
+
+impl Code<'_> {
+    fn is_data(&self, address: u64) -> bool {
+        self.module.section_at(address).is_some_and(|section| {
+            ["data", "bss", "common", "COMMON"]
+                .iter()
+                .any(|part| section.name.contains(part))
+        })
+    }
 }
 
 impl Around for Code<'_> {
@@ -412,12 +422,16 @@ impl Around for Code<'_> {
     }
 
     fn is_fixed_data(&self, address: u64) -> bool {
-        self.is_fixed
-            && self.module.section_at(address).is_some_and(|section| {
-                ["data", "bss", "common", "rodata", "COMMON"]
-                    .iter()
-                    .any(|part| section.name.contains(part))
-            })
+        self.bias == 0 && self.is_data(address)
+    }
+
+    fn linked(&self, slot: u64) -> Option<u64> {
+        if !self.module.is_linked_table(slot) {
+            return None;
+        }
+        let there = vm::memory::get::<u64>(slot.wrapping_add(self.bias)).ok()?;
+        let address = there.wrapping_sub(self.bias);
+        self.is_data(address).then_some(address)
     }
 }
 
