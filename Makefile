@@ -92,3 +92,4 @@ bench: build
 	bench/sample/run
 	bench/hunt/run
 	bench/ifr/run
+	bench/growth/run --write

@@ -36,8 +36,10 @@ pub enum ExitKind {
     Syscall,
     /// The vm must execute the instruction at this address itself.
     Emulate,
-    /// A `pause` was executed.
+    /// A `pause` was executed, or a loop that only waits repeats.
     Pause,
+    /// A loop that waits and counts its rounds repeats.
+    Counts,
     /// A locked instruction was executed and the schedule wants to know.
     Sequencer,
     /// No instruction can be fetched or decoded here.
@@ -156,6 +158,8 @@ pub struct Cache {
     /// This process is a copy of the world that ends soon.
     pub short_lived: bool,
     pub flushes: u64,
+    /// How often translations were dropped, because code changed or otherwise.
+    pub dropped: u64,
 }
 
 /// Multiplicative hashing: keys are addresses chosen by the vm, not by an
@@ -213,6 +217,7 @@ impl Cache {
             first_block: 0,
             short_lived: false,
             flushes: 0,
+            dropped: 0,
         };
         cache.emit_exits();
         crate::translate::map_store_table()?;
@@ -262,6 +267,7 @@ impl Cache {
 
     /// Drops every block.
     fn reset(&mut self) {
+        self.dropped += 1;
         if self.short_lived {
             // Freeing would touch, and so copy, every page of it.
             std::mem::forget(std::mem::take(&mut self.blocks));
@@ -494,6 +500,7 @@ impl Cache {
             return;
         }
         block.alive = false;
+        self.dropped += 1;
         let key = (block.pc, block.variant);
         let entry = block.indirect_entry;
         let incoming = std::mem::take(&mut block.incoming);

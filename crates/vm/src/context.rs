@@ -71,6 +71,8 @@ pub struct Context {
     store_address: u64,
     /// Not zero: a loop that only waits gives way when it repeats.
     pub gives_way: u64,
+    /// The same for one that counts its rounds.
+    pub counting_gives_way: u64,
     /// Not zero: code that was made to tell of locked instructions does.
     pub tells_sequencers: u64,
     /// Next free byte of the access ring, as an offset from its start.
@@ -134,6 +136,7 @@ context_offsets! {
     FLAGS = flags;
     STORE_ADDRESS = store_address;
     GIVES_WAY = gives_way;
+    COUNTING_GIVES_WAY = counting_gives_way;
     TELLS_SEQUENCERS = tells_sequencers;
     RING_POSITION = ring_position;
     KNOWN_WORD = known.word;

@@ -20,6 +20,10 @@ pub struct Thread {
     pub state: State,
     /// `Threads` has not looked at it since.
     pub changed: bool,
+    /// Instructions of the last slice that gave way.
+    pub waited: u64,
+    /// Slices in a row that gave way in a loop that counts its rounds.
+    pub counted: u32,
     /// The system call that blocked, to be tried again when woken.
     pub call: Option<Call>,
     pub name: [u8; 16],
@@ -104,6 +108,8 @@ impl Thread {
             executed: 0,
             state: State::Runnable,
             changed: false,
+            waited: 0,
+            counted: 0,
             call: None,
             name: [0; 16],
             timer_slack: TIMER_SLACK,

@@ -125,6 +125,12 @@ impl Vm {
                     ExitKind::Syscall => self.system_call()?,
                     ExitKind::Emulate => self.emulate()?,
                     ExitKind::Pause => self.give_way(SliceEnd::Yielded),
+                    ExitKind::Counts => {
+                        if let Some(thread) = self.threads.get_mut(&self.current) {
+                            thread.counted += 1;
+                        }
+                        self.give_way(SliceEnd::Yielded)
+                    }
                     ExitKind::Sequencer => self.give_way(SliceEnd::Sequencer),
                     // The attempt counts, so it needs an instruction left.
                     ExitKind::Undecodable if self.remaining() == 0 => None,

@@ -128,6 +128,8 @@ pub struct Vm {
     /// Cut slices so far, and whether this is one.
     cuts: u64,
     is_cut: bool,
+    /// When the slice began somebody slept, and nobody waited for the outside.
+    somebody_sleeps: bool,
     /// It has been said that no thread can go on.
     said_stuck: bool,
     /// Instructions granted to the running slice, and how many of them are
@@ -234,6 +236,7 @@ impl Vm {
             next_wake: None,
             cuts: 0,
             is_cut: false,
+            somebody_sleeps: false,
             said_stuck: false,
             granted: 0,
             reserve: 0,

@@ -79,6 +79,7 @@ impl Vm {
                 continue;
             }
             if !runnable.is_empty() {
+                self.somebody_sleeps = next_deadline.is_some() && !outside;
                 return Ok(runnable);
             }
             if !self.held.is_empty() {

@@ -23,18 +23,25 @@ pub(super) const LONE_SLICE: u64 = 20_000_000;
 /// The same for a process that takes turns with others (about a millisecond).
 pub(super) const SHARING_SLICE: u64 = 2_000_000;
 
-/// A slice that gave way after fewer instructions only waited.
+/// A slice that gave way after fewer instructions only waited, unless it was
+/// much longer than the thread's slice before: then it got something, did a
+/// little and came to wait again.
 const SHORT_WAIT: u64 = 1000;
+const LITTLE_WORK: u64 = 64;
 
 /// Times round all threads that may do nothing but wait.
 pub(super) const ROUNDS_OF_WAITING: usize = 8;
 
 /// Where everybody only waits, somebody may give way always at a moment when
 /// the others can do nothing, a lock in hand: after so many rounds slices are
-/// cut short, at varying lengths. After so many more a waiting thread is not
-/// let give way for once: its loop may count.
+/// cut short, at varying lengths. After so many in all they are not, as often.
 const ROUNDS_OF_CUTS: usize = 64;
 const LONGEST_CUT: u64 = 48;
+
+/// A thread that gave way so many times in a row in a loop that counts its
+/// rounds gets a full turn: what comes when it has counted enough is to be seen
+/// too. Full turns are then a small part of what others do in between.
+const COUNTED: u32 = 32;
 
 impl Vm {
     /// Instructions the slice under way has left.
@@ -88,13 +95,16 @@ impl Vm {
     pub(super) fn finish_slice(&mut self, slice: Slice, end: SliceEnd) -> Result<(), Error> {
         self.last_slice = Some((slice.thread, end));
         self.context.gives_way = 0;
+        self.context.counting_gives_way = 0;
         let was_cut = std::mem::take(&mut self.is_cut) && end == SliceEnd::Expired;
-        let gave_way = end == SliceEnd::Yielded && slice.done < SHORT_WAIT;
-        self.waits_in_vain = if gave_way || was_cut {
-            self.waits_in_vain + 1
+        if was_cut || (end == SliceEnd::Yielded && self.only_waited(slice)) {
+            self.waits_in_vain += 1;
         } else {
-            0
-        };
+            self.waits_in_vain = 0;
+            if let Some(thread) = self.threads.get_mut(&slice.thread) {
+                thread.counted = 0;
+            }
+        }
         if end == SliceEnd::Exited
             && let Some(thread) = self.threads.remove(&slice.thread)
         {
@@ -134,6 +144,15 @@ impl Vm {
                 Err(self.other_slice(slice, &step, recorded, end).into())
             }
         }
+    }
+
+    /// A slice that gave way did nothing before.
+    fn only_waited(&mut self, slice: Slice) -> bool {
+        let Some(thread) = self.threads.get_mut(&slice.thread) else {
+            return false;
+        };
+        let before = std::mem::replace(&mut thread.waited, slice.done);
+        slice.done < SHORT_WAIT && slice.done <= 2 * before + LITTLE_WORK
     }
 
     /// The slice did not end as the recorded one.
@@ -306,15 +325,23 @@ impl Vm {
             }
             break (choice, runnable);
         };
-        let rounds = self.waits_in_vain / runnable.len();
-        self.context.gives_way = u64::from(runnable.len() > 1 && rounds <= ROUNDS_OF_CUTS);
-        if runnable.len() > 1 && (ROUNDS_OF_WAITING..=ROUNDS_OF_CUTS).contains(&rounds) {
+        let rounds = self.waits_in_vain / runnable.len() % (2 * ROUNDS_OF_CUTS);
+        let is_alone = runnable.len() == 1;
+        // Alone it waits for somebody who sleeps: time will pass for that one.
+        let gives_way = !is_alone || self.somebody_sleeps;
+        let counts = self
+            .threads
+            .get(&choice.thread)
+            .is_some_and(|thread| thread.counted >= COUNTED);
+        self.context.gives_way = u64::from(gives_way);
+        self.context.counting_gives_way = u64::from(gives_way && !counts);
+        if !is_alone && (ROUNDS_OF_WAITING..=ROUNDS_OF_CUTS).contains(&rounds) {
             self.cuts += 1;
             self.is_cut = true;
             let spread = self.cuts.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             choice.instructions = choice.instructions.min(1 + spread % LONGEST_CUT);
         }
-        if runnable.len() == 1 && self.held.is_empty() {
+        if is_alone && self.held.is_empty() {
             choice.instructions = if self.takes_turns() {
                 SHARING_SLICE
             } else {

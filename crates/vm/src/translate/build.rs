@@ -3,6 +3,7 @@
 
 use super::accesses::Unknown;
 use super::decode::Decoded;
+use super::spin::Waiting;
 use super::stores::Looked;
 use super::{RING_LIMIT, RING_LIMIT_OF_COPY};
 use crate::cache::{Cache, ExitKind, LINKED, MapEntry, PendingExit, Translation};
@@ -51,7 +52,7 @@ pub(super) struct Builder<'a> {
     pub(super) cache: &'a Cache,
     pub(super) variant: u32,
     /// The block's end goes back to a loop that only waits.
-    pub(super) waits: bool,
+    pub(super) waits: Option<Waiting>,
     /// Addresses whose stores have been looked at.
     pub(super) looked: Vec<Looked>,
     /// Code behind the block that it depends on.
@@ -83,7 +84,7 @@ pub(super) enum StubKind {
     /// The unlikely side of a branch in a trace.
     SideExit(u64),
     /// A loop that waits repeats: gives way if there is anybody to wait for.
-    Wait,
+    Wait(Waiting),
 }
 
 impl Stub {
@@ -281,12 +282,12 @@ impl Builder<'_> {
     }
 
     /// The jump at `from` goes back to a loop that waits at `target`.
-    pub(super) fn repeat_wait(&mut self, from: u64, done: u16, target: u64) {
+    pub(super) fn repeat_wait(&mut self, waiting: Waiting, from: u64, done: u16, target: u64) {
         self.index = done;
         let adjust = self.correction();
         self.stubs.push(Stub {
             from,
-            kind: StubKind::Wait,
+            kind: StubKind::Wait(waiting),
             pc: target,
             done,
             adjust,
@@ -405,15 +406,19 @@ impl Builder<'_> {
                     };
                     self.leave(kind, pc, 0, adjust);
                 }
-                StubKind::Wait => {
+                StubKind::Wait(waiting) => {
+                    let (asked, exit) = match waiting {
+                        Waiting::ForEver => (offset::GIVES_WAY, ExitKind::Pause),
+                        Waiting::Counting => (offset::COUNTING_GIVES_WAY, ExitKind::Counts),
+                    };
                     // The flags may be alive.
                     self.spill(reg::RCX);
-                    self.code.load(reg::RCX, Emitter::field(offset::GIVES_WAY));
+                    self.code.load(reg::RCX, Emitter::field(asked));
                     // jrcxz past the exit
                     self.code.raw(&[0xe3, 0]);
                     let on = self.code.here() - 1;
                     self.unspill(reg::RCX);
-                    self.leave(ExitKind::Pause, pc, 0, adjust);
+                    self.leave(exit, pc, 0, adjust);
                     self.code.patch_rel8_here(on);
                     self.unspill(reg::RCX);
                     self.jump_direct(pc);

@@ -2,6 +2,7 @@
 //! and which status flags are dead.
 
 use super::kind::{End, classify_end, condition_number, is_complex, is_locked, is_repeated};
+use super::spin::{Found, Waiting};
 use super::stores::stores_elsewhere;
 use super::{Fetch, Instrumentation, Shape};
 use crate::cache::Spread;
@@ -13,7 +14,9 @@ pub(super) struct Decoded {
     pub(super) hook: bool,
     pub(super) complex: bool,
     /// The end goes back to a loop that only waits (`spin`).
-    pub(super) waits: bool,
+    pub(super) waits: Option<Waiting>,
+    /// Code that was looked at to know that.
+    pub(super) seen: Vec<std::ops::Range<u64>>,
     pub(super) end: End,
     /// Where execution goes on if the block does not end with a branch.
     pub(super) next: u64,
@@ -63,14 +66,15 @@ pub(super) fn decode(
     fetch: Fetch,
     instrumentation: &Instrumentation,
     likely: &dyn Fn(u64, u64) -> bool,
-    is_spin: &mut dyn FnMut(u64) -> bool,
+    waiting: &mut dyn FnMut(u64, u64) -> Found,
 ) -> Decoded {
     let mut decoded = Decoded {
         steps: Vec::with_capacity(16),
         hook: instrumentation.hooks.contains(&pc),
         complex: false,
         end: End::Continue,
-        waits: false,
+        waits: None,
+        seen: Vec::new(),
         next: pc,
     };
     let mut calls = Vec::new();
@@ -117,9 +121,12 @@ pub(super) fn decode(
         decoded.next = instruction.next_ip();
         let full = decoded.steps.len() + 1 == limit;
         let target = instruction.near_branch_target();
-        decoded.waits =
-            matches!(end, End::Jump | End::Conditional) && target <= at && is_spin(target);
-        if end != End::Continue && shape == Shape::Trace && !full && !decoded.waits {
+        if matches!(end, End::Jump | End::Conditional) && target <= at {
+            let found = waiting(target, at);
+            decoded.waits = found.waits;
+            decoded.seen.extend_from_slice(&found.seen);
+        }
+        if end != End::Continue && shape == Shape::Trace && !full && decoded.waits.is_none() {
             follow(&mut step, end, &mut decoded.next, &mut calls, likely);
         }
         let followed = step.then != Then::Next;
@@ -233,6 +240,10 @@ impl Ahead<'_> {
                 flags::Fate::Open => {}
             }
             at = if end == End::Jump {
+                // Where a loop that waits repeats, the thread may be stopped.
+                if instruction.near_branch_target() <= at {
+                    return false;
+                }
                 instruction.near_branch_target()
             } else {
                 instruction.next_ip()
@@ -277,6 +288,10 @@ impl Decoded {
                 flags::Fate::Seen => return false,
                 flags::Fate::Open => left -= 1,
             }
+        }
+        // The same here.
+        if self.waits.is_some() {
+            return false;
         }
         let Some(last) = self.steps.last().map(|step| &step.instruction) else {
             return false;

@@ -50,6 +50,7 @@ use kind::{
     End, REGISTERS, condition_number, counted_branch, general_number, is_masked, reachable, uses_gs,
 };
 pub use kind::{is_long_repeat, is_masked_store, is_of_the_kernel, is_repeated};
+use spin::Loops;
 use std::collections::HashSet;
 pub use stores::{map_table as map_store_table, stores_elsewhere};
 
@@ -114,6 +115,7 @@ pub type Fetch<'a> = &'a dyn Fn(u64, &mut [u8; 15]) -> usize;
 pub struct Translator {
     info: InstructionInfoFactory,
     encoder: Encoder,
+    loops: Loops,
 }
 
 impl Default for Translator {
@@ -121,6 +123,7 @@ impl Default for Translator {
         Translator {
             info: InstructionInfoFactory::new(),
             encoder: Encoder::new(64),
+            loops: Loops::default(),
         }
     }
 }
@@ -148,7 +151,9 @@ impl Translator {
         };
         let likely = |branch: u64, target: u64| cache.was_taken(branch, target);
         let info = &mut self.info;
-        let mut is_spin = |head| spin::is_spin(info, head, fetch);
+        let loops = &mut self.loops;
+        loops.forget_before(cache.dropped);
+        let mut waiting = |head, edge| loops.found(info, (head, edge), fetch);
         let mut decoded = decode(
             pc,
             limit,
@@ -156,7 +161,7 @@ impl Translator {
             fetch,
             instrumentation,
             &likely,
-            &mut is_spin,
+            &mut waiting,
         );
         if variant == REPEAT {
             // Hooks and accesses were seen to before.
@@ -189,7 +194,7 @@ impl Translator {
             instruction_pc: pc,
             cache,
             variant,
-            waits: false,
+            waits: None,
             seen: Vec::new(),
             looked: Vec::new(),
         };
@@ -305,6 +310,7 @@ impl Translator {
             builder.jump_direct(decoded.next);
         }
         builder.seen = ahead.seen;
+        builder.seen.extend_from_slice(&decoded.seen);
     }
 
     /// An instruction that stays in the middle of a block.
@@ -443,18 +449,22 @@ impl Translator {
         let next = instruction.next_ip();
         let done = builder.index + 1;
         match end {
-            End::Jump if builder.waits => {
-                let from = builder.code.jump(builder.cache.common_exit);
-                builder.repeat_wait(from, done, instruction.near_branch_target());
+            End::Jump => {
+                let target = instruction.near_branch_target();
+                if let Some(waiting) = builder.waits {
+                    let from = builder.code.jump(builder.cache.common_exit);
+                    builder.repeat_wait(waiting, from, done, target);
+                } else {
+                    builder.jump_direct(target);
+                }
             }
-            End::Jump => builder.jump_direct(instruction.near_branch_target()),
             End::Conditional => {
                 if let Some(number) = condition_number(instruction) {
                     let target = instruction.near_branch_target();
-                    if builder.waits {
+                    if let Some(waiting) = builder.waits {
                         let common_exit = builder.cache.common_exit;
                         let from = builder.code.jump_if(number, common_exit);
-                        builder.repeat_wait(from, done, target);
+                        builder.repeat_wait(waiting, from, done, target);
                     } else {
                         builder.branch_direct(number, target);
                     }
