@@ -126,6 +126,8 @@ pub struct Vm {
     /// Cut slices so far, and whether this is one.
     cuts: u64,
     is_cut: bool,
+    /// System calls that the slice under way may still make.
+    calls_left: u64,
     /// It has been said that no thread can go on.
     said_stuck: bool,
     /// Instructions granted to the running slice, and how many of them are
@@ -231,6 +233,7 @@ impl Vm {
             waits_in_vain: 0,
             cuts: 0,
             is_cut: false,
+            calls_left: 1,
             said_stuck: false,
             granted: 0,
             reserve: 0,
@@ -573,7 +576,7 @@ impl Vm {
             watch::add(retired);
             let done = slice.done + retired;
             let slice = Slice { done, ..slice };
-            if end == SliceEnd::Expired && done < slice.planned {
+            if end == SliceEnd::Expired && done < slice.planned && self.calls_left > 0 {
                 self.slice = Some(slice);
             } else {
                 self.slice = None;
