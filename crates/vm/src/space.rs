@@ -181,6 +181,16 @@ impl Space {
             .map(|(start, mapping)| (*start..mapping.end, mapping))
     }
 
+    /// The mappings that have a byte in `wanted`.
+    pub fn mappings_in(&self, wanted: Range<u64>) -> impl Iterator<Item = (Range<u64>, &Mapping)> {
+        let first = self
+            .find(wanted.start)
+            .map_or(wanted.start, |(range, _)| range.start);
+        self.mappings
+            .range(first..wanted.end.max(first))
+            .map(|(start, mapping)| (*start..mapping.end, mapping))
+    }
+
     pub fn find(&self, address: u64) -> Option<(Range<u64>, &Mapping)> {
         let (start, mapping) = self.mappings.range(..=address).next_back()?;
         (address < mapping.end).then_some((*start..mapping.end, mapping))

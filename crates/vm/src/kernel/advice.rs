@@ -18,7 +18,7 @@ impl Vm {
         }
         let parts: Vec<(Range<u64>, Mapping)> = self
             .space
-            .mappings()
+            .mappings_in(address..end)
             .map(|(range, mapping)| {
                 let part = range.start.max(address)..range.end.min(end);
                 (part, mapping.clone())
