@@ -158,6 +158,7 @@ const IOCTL: &[u64] = &[
     libc::FIONBIO,
     libc::FIOCLEX,
     libc::FIONCLEX,
+    0xc060_6610, // PAGEMAP_SCAN: which pages of its own memory are there
 ];
 
 const PRCTL: &[i32] = &[

@@ -586,7 +586,7 @@ fn a_classification_goes_on_where_it_was_ended() {
 }
 
 /// Lines that print something, with a recording and a store at hand.
-const PRINTING: [&str; 14] = [
+const PRINTING: [&str; 16] = [
     "--help",
     "--version",
     "list --store full",
@@ -598,6 +598,8 @@ const PRINTING: [&str; 14] = [
     "dump many.rec",
     "detect many.rec --no-store",
     "replay many.rec --until 1:100",
+    "replay many.rec",
+    "replay many.rec --race 1 --order swapped",
     "completions bash",
     "doctor",
     "hunt --time 0.1 --store full -- true",
@@ -661,6 +663,31 @@ fn a_closed_stream_is_said_and_ends_with_70() {
         let said = String::from_utf8_lossy(&ended.stderr);
         assert_eq!(ended.status.code(), Some(70), "{line}: {said}");
         assert!(said.contains("deadheat: cannot"), "{line}: {said}");
+    }
+}
+
+/// What is run gets the streams as they are, a closed one as a closed one.
+#[test]
+fn a_closed_stream_is_closed_for_the_program() {
+    let run = |under: &str, closed: &str| {
+        let script = format!("exec {under} /bin/echo heard {closed}");
+        let ended = Command::new("sh")
+            .args(["-c", &script])
+            .current_dir(Stock::get().folder.path())
+            .output()
+            .unwrap();
+        ended.status.code()
+    };
+    for closed in [">&-", "2>&-", "<&-", "<&- >&-"] {
+        let natively = run("", closed);
+        for under in ["exec --", "record -o closed.rec --", "sample --no-store --"] {
+            let _ = fs::remove_dir_all(Stock::get().path("closed.rec"));
+            let under = format!("{DEADHEAT} {under}");
+            let says_itself = under.contains("sample") && closed.contains("2>");
+            if !says_itself {
+                assert_eq!(run(&under, closed), natively, "{under} {closed}");
+            }
+        }
     }
 }
 

@@ -168,3 +168,33 @@ fn processor_clocks() {
 fn pipe_signals() {
     check("pipe_signals");
 }
+
+/// Calls that one thread makes while another starts and joins one thread. It was
+/// 15,000 to 22,000 when a call weighed as much as an instruction.
+const MOST_CALLS: u64 = 500;
+
+#[test]
+fn who_only_makes_calls_gets_no_more_time_than_others() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let program = compile("calls_only", folder.path());
+    for schedule in ["round-robin", "random", "pct", "sequencer"] {
+        let output = run(
+            deadheat(),
+            &[
+                OsStr::new("exec"),
+                OsStr::new("--schedule"),
+                OsStr::new(schedule),
+                OsStr::new("--"),
+                program.as_os_str(),
+            ],
+        );
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let number = |place: usize| -> u64 {
+            let word = text.split_whitespace().nth(place);
+            word.and_then(|word| word.parse().ok())
+                .unwrap_or_else(|| panic!("{schedule}: {output:?}"))
+        };
+        let (calls, threads) = (number(0), number(3));
+        assert!(calls <= threads * MOST_CALLS, "{schedule}: {text}");
+    }
+}

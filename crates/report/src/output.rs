@@ -3,8 +3,9 @@
 //! Nothing is printed in any other way: the standard library's macros panic
 //! where a stream cannot be written. Here that is an error to be told; only a
 //! reader that has gone away (`| head`) is none. A stream that was closed when
-//! the process started is replaced by the standard library with one that
-//! swallows everything, so it is looked at before.
+//! the process started would be replaced by the standard library with one that
+//! swallows everything. So it is looked at before, and gets one that cannot be
+//! written to: whoever writes is told so, a program that is run among them.
 
 use crate::Stream;
 use std::io::{self, Write};
@@ -22,6 +23,15 @@ extern "C" fn note_closed() {
         // SAFETY: only asks about a descriptor.
         if unsafe { libc::fcntl(stream, libc::F_GETFD) } < 0 {
             CLOSED.fetch_or(1 << stream, Ordering::Relaxed);
+            // SAFETY: only opens and closes descriptors of its own; where that
+            // fails the standard library does as ever.
+            unsafe {
+                let unwritable = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY);
+                if unwritable >= 0 && unwritable != stream {
+                    libc::dup2(unwritable, stream);
+                    libc::close(unwritable);
+                }
+            }
         }
     }
 }

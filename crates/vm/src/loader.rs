@@ -119,12 +119,15 @@ fn parse(path: &Path, file: &File) -> Result<Image, ProgramError> {
                 }
                 image.segments.push(segment);
             }
-            PT_INTERP => {
+            // The first counts.
+            PT_INTERP if image.interpreter.is_none() => {
                 let mut name = vec![0; segment.file_size.min(4096) as usize];
                 file.read_exact_at(&mut name, segment.offset)
                     .map_err(|_| bad("the name of its interpreter is missing"))?;
-                name.retain(|byte| *byte != 0);
-                image.interpreter = Some(std::ffi::OsStr::from_bytes(&name).into());
+                let Some(end) = name.iter().position(|byte| *byte == 0) else {
+                    return Err(bad("the name of its interpreter has no end"));
+                };
+                image.interpreter = Some(std::ffi::OsStr::from_bytes(&name[..end]).into());
             }
             _ => {}
         }

@@ -15,21 +15,114 @@ use crate::vector::{HIGH_512, OPMASK, SSE, UPPER_256, UPPER_512};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// pagemap: the page is present, and it is file-backed or shared.
-const PRESENT: u64 = 1 << 63;
+pub(crate) const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
-const FILE_PAGE: u64 = 1 << 61;
+pub(crate) const FILE_PAGE: u64 = 1 << 61;
 /// No other process maps it.
-const EXCLUSIVE: u64 = 1 << 56;
+pub(crate) const EXCLUSIVE: u64 = 1 << 56;
 
 /// Entries of pagemap that are read at once.
 const ENTRIES: u64 = 512;
 
-/// Goes through pagemap for a range of whole pages.
-fn each_page(pagemap: &File, range: Range<u64>, mut visit: impl FnMut(u64, u64)) -> io::Result<()> {
+/// A range of more bytes than this is asked about first: programs reserve
+/// terabytes of which they use little, and each gigabyte has two megabytes of
+/// pagemap.
+const LARGE: u64 = 16 << 20;
+
+/// `ioctl` of pagemap since Linux 6.7: which pages of a range are of a kind.
+const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
+const IS_PRESENT: u64 = 1 << 3;
+const IS_SWAPPED: u64 = 1 << 4;
+
+/// What it is asked, `struct pm_scan_arg`.
+#[repr(C)]
+#[derive(Default)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    regions: u64,
+    regions_length: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// What it answers, `struct page_region`.
+#[repr(C)]
+#[derive(Default, Clone, Copy)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// The parts of a range in which there are pages; all of it where the kernel does
+/// not tell.
+fn parts_with_pages(pagemap: &File, range: Range<u64>) -> Vec<Range<u64>> {
+    let mut parts = Vec::new();
+    let mut regions = [Region::default(); 64];
+    let mut from = range.start;
+    while from < range.end {
+        let mut scan = Scan {
+            size: size_of::<Scan>() as u64,
+            start: from,
+            end: range.end,
+            regions: regions.as_mut_ptr() as u64,
+            regions_length: regions.len() as u64,
+            category_anyof_mask: IS_PRESENT | IS_SWAPPED,
+            return_mask: IS_PRESENT | IS_SWAPPED,
+            ..Scan::default()
+        };
+        // SAFETY: the kernel reads `scan` and writes to it and to at most as many
+        // regions as it says.
+        let found = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut scan) };
+        let Ok(found) = usize::try_from(found) else {
+            return vec![range];
+        };
+        parts.extend(
+            regions[..found]
+                .iter()
+                .map(|region| region.start..region.end),
+        );
+        if scan.walk_end <= from {
+            return vec![range];
+        }
+        from = scan.walk_end;
+    }
+    parts
+}
+
+/// Goes through pagemap for a range of whole pages; those that have never been
+/// there may be left out.
+pub(crate) fn each_page(
+    pagemap: &File,
+    range: Range<u64>,
+    mut visit: impl FnMut(u64, u64),
+) -> io::Result<()> {
+    if range.end - range.start <= LARGE {
+        return each_page_of(pagemap, range, &mut visit);
+    }
+    for part in parts_with_pages(pagemap, range) {
+        each_page_of(pagemap, part, &mut visit)?;
+    }
+    Ok(())
+}
+
+fn each_page_of(
+    pagemap: &File,
+    range: Range<u64>,
+    visit: &mut impl FnMut(u64, u64),
+) -> io::Result<()> {
     let mut entries = [0u8; 8 * ENTRIES as usize];
     let mut page = range.start;
     while page < range.end {
@@ -119,9 +212,9 @@ impl Vm {
             if mapping.protection & (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) == 0 {
                 continue;
             }
-            memory.looked_at += (range.end - range.start) / PAGE;
             // Where pagemap ends there is no more to read.
             let _ = each_page(&pagemap, range, |page, entry| {
+                memory.looked_at += 1;
                 let own = entry & (PRESENT | SWAPPED) != 0 && entry & FILE_PAGE == 0;
                 if own
                     && memory::read(page, &mut page_bytes).is_ok()
@@ -237,6 +330,42 @@ pub fn vector_name(word: usize) -> (String, Range<usize>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_that_were_never_there_cost_nothing() {
+        const LENGTH: usize = 1 << 40;
+        const TOUCHED: [usize; 3] = [0, 12_345 * 4096, LENGTH - 4096];
+        // SAFETY: fresh memory of this test's own, of which three bytes are written.
+        let start = unsafe {
+            let start = libc::mmap(
+                std::ptr::null_mut(),
+                LENGTH,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            );
+            assert_ne!(start, libc::MAP_FAILED);
+            libc::madvise(start, LENGTH, libc::MADV_NOHUGEPAGE);
+            for offset in TOUCHED {
+                *start.cast::<u8>().add(offset) = 1;
+            }
+            start as u64
+        };
+        let pagemap = File::open("/proc/self/pagemap").unwrap();
+        let range = start..start + LENGTH as u64;
+        if parts_with_pages(&pagemap, range.clone()) == [range.clone()] {
+            // An older kernel does not tell.
+            return;
+        }
+        let mut found = Vec::new();
+        each_page(&pagemap, range, |page, entry| {
+            assert_ne!(entry & PRESENT, 0);
+            found.push((page - start) as usize);
+        })
+        .unwrap();
+        assert_eq!(found, TOUCHED);
+    }
 
     #[test]
     fn words_of_vector_registers_have_names() {

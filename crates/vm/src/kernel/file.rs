@@ -9,12 +9,13 @@
 
 use super::fd::{HostFile, HostUse, Kind, Object};
 use super::{Call, Halt, Outcome};
+use crate::Error;
 use crate::io::Written;
 use crate::machine::Vm;
 use crate::thread::{HostInterest, Wait, WaitOn};
 use crate::{host, memory, protection};
 use std::fs::File;
-use std::io::Write;
+use std::io;
 use std::os::fd::FromRawFd;
 use std::path::PathBuf;
 
@@ -783,29 +784,29 @@ impl Vm {
             return Ok(());
         }
         self.await_turn(order)?;
-        self.show_bytes(stream, bytes);
+        let shown = self.show_bytes(stream, bytes);
         self.had_turn(order);
-        Ok(())
+        shown
     }
 
     /// Writes the program's output to a stream of ours. A recording may come
     /// from anybody: on a terminal nothing in it moves the cursor.
-    pub(super) fn show_bytes(&self, stream: i32, bytes: &[u8]) {
+    pub(super) fn show_bytes(&self, stream: i32, bytes: &[u8]) -> Result<(), Halt> {
         // SAFETY: asks about a descriptor; no other preconditions.
         let is_terminal = unsafe { libc::isatty(stream) } == 1;
         let bytes = match is_terminal && !self.shows_raw {
             true => race::plain_bytes(bytes),
             false => bytes.into(),
         };
-        // Whoever reads the replay's output may have gone away; the replay
-        // itself is not concerned.
-        let _ = if stream == 2 {
-            std::io::stderr().write_all(&bytes)
-        } else {
-            std::io::stdout()
-                .write_all(&bytes)
-                .and_then(|()| std::io::stdout().flush())
-        };
+        let name = if stream == 2 { "error" } else { "output" };
+        match write_to(stream, &bytes) {
+            Ok(()) => Ok(()),
+            // Whoever reads it may have gone away; the replay is not concerned.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            Err(error) => Err(Halt::Fatal(Error::Machine(format!(
+                "cannot write what the program writes to standard {name}: {error}"
+            )))),
+        }
     }
 
     /// The host is about to write to a guest range: nothing keeps it from that.
@@ -814,6 +815,36 @@ impl Vm {
             protection::lift_range(address..end);
         }
     }
+}
+
+/// Writes all of `bytes`, whoever else writes to the stream. Not by the standard
+/// library's streams: they take one that cannot be written for one that was
+/// written.
+fn write_to(stream: i32, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        // SAFETY: the bytes are readable; the descriptor is only written to.
+        let written = unsafe { libc::write(stream, bytes.as_ptr().cast(), bytes.len()) };
+        if let Ok(written) = usize::try_from(written) {
+            bytes = &bytes[written..];
+            continue;
+        }
+        let error = io::Error::last_os_error();
+        match error.kind() {
+            io::ErrorKind::Interrupted => {}
+            // The reader does not keep up.
+            io::ErrorKind::WouldBlock => {
+                let mut poll = libc::pollfd {
+                    fd: stream,
+                    events: libc::POLLOUT,
+                    revents: 0,
+                };
+                // SAFETY: one pollfd, as said.
+                unsafe { libc::poll(&raw mut poll, 1, -1) };
+            }
+            _ => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 fn checked_position(position: u64) -> Result<u64, Halt> {

@@ -469,20 +469,18 @@ impl Vm {
             self.wrote_bytes_to_mapped(fd, Some(at), &bytes);
         } else if !bytes.is_empty() && (name.starts_with("fd ") || path != Path::new("/dev/null")) {
             copy.outputs.write(&name, &bytes, moment, taken);
-            self.show_in_copy(&name, &bytes);
+            self.show_in_copy(&name, &bytes)?;
         }
         Ok(bytes.len() as i64)
     }
 
     /// A copy that somebody watches shows what goes to the standard streams.
-    fn show_in_copy(&self, name: &str, bytes: &[u8]) {
-        if !self.shows_output() {
-            return;
-        }
+    fn show_in_copy(&self, name: &str, bytes: &[u8]) -> Result<(), Halt> {
         match name {
+            _ if !self.shows_output() => Ok(()),
             "fd 1" => self.show_bytes(1, bytes),
             "fd 2" => self.show_bytes(2, bytes),
-            _ => {}
+            _ => Ok(()),
         }
     }
 

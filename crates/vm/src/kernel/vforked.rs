@@ -13,11 +13,10 @@
 use crate::Error;
 use crate::layout::PAGE;
 use crate::machine::Vm;
-use crate::memory;
 use crate::space::{Backing, Mapping, Placement, Request};
+use crate::{memory, state};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// What is sent has one size: an address with a kind in its low bits, and a
@@ -209,30 +208,15 @@ impl Vm {
 /// Pages of a range that are in memory; of those that this process has alone,
 /// if asked. None if the kernel does not tell.
 fn present_pages(range: &Range<u64>, exclusive: bool) -> Option<Vec<u64>> {
-    const EXCLUSIVE: u64 = 1 << 56;
-    const PRESENT: u64 = 1 << 63;
-    const FILE_PAGE: u64 = 1 << 61;
-    /// Pages asked about at a time.
-    const AT_ONCE: usize = 1 << 14;
     let pagemap = std::fs::File::open("/proc/self/pagemap").ok()?;
-    let wanted = |entry: u64| {
-        let own = entry & EXCLUSIVE != 0 && entry & FILE_PAGE == 0;
-        entry & PRESENT != 0 && (!exclusive || own)
-    };
     let mut pages = Vec::new();
-    let mut entries = vec![0; AT_ONCE * 8];
-    for first in range.clone().step_by(AT_ONCE * PAGE as usize) {
-        let count = ((range.end - first) / PAGE).min(AT_ONCE as u64) as usize;
-        let entries = &mut entries[..count * 8];
-        pagemap.read_exact_at(entries, first / PAGE * 8).ok()?;
-        for (index, bytes) in entries.chunks_exact(8).enumerate() {
-            let mut entry = [0; 8];
-            entry.copy_from_slice(bytes);
-            if wanted(u64::from_le_bytes(entry)) {
-                pages.push(first + index as u64 * PAGE);
-            }
+    state::each_page(&pagemap, range.clone(), |page, entry| {
+        let own = entry & state::EXCLUSIVE != 0 && entry & state::FILE_PAGE == 0;
+        if entry & state::PRESENT != 0 && (!exclusive || own) {
+            pages.push(page);
         }
-    }
+    })
+    .ok()?;
     Some(pages)
 }
 

@@ -122,7 +122,10 @@ impl Vm {
                         self.context.remaining += 1;
                         Some(SliceEnd::Sequencer)
                     }
-                    ExitKind::Syscall => self.system_call()?,
+                    ExitKind::Syscall => match self.system_call()? {
+                        None => self.weigh_call(),
+                        end => end,
+                    },
                     ExitKind::Emulate => self.emulate()?,
                     ExitKind::Pause => self.give_way(SliceEnd::Yielded),
                     ExitKind::Counts => {

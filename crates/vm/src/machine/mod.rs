@@ -130,6 +130,8 @@ pub struct Vm {
     is_cut: bool,
     /// When the slice began somebody slept, and nobody waited for the outside.
     somebody_sleeps: bool,
+    /// System calls that the slice under way may still make.
+    calls_left: u64,
     /// It has been said that no thread can go on.
     said_stuck: bool,
     /// Instructions granted to the running slice, and how many of them are
@@ -237,6 +239,7 @@ impl Vm {
             cuts: 0,
             is_cut: false,
             somebody_sleeps: false,
+            calls_left: 1,
             said_stuck: false,
             granted: 0,
             reserve: 0,
@@ -579,7 +582,7 @@ impl Vm {
             watch::add(retired);
             let done = slice.done + retired;
             let slice = Slice { done, ..slice };
-            if end == SliceEnd::Expired && done < slice.planned {
+            if end == SliceEnd::Expired && done < slice.planned && self.calls_left > 0 {
                 self.slice = Some(slice);
             } else {
                 self.slice = None;
