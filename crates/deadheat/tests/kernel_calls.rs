@@ -168,3 +168,28 @@ fn processor_clocks() {
 fn pipe_signals() {
     check("pipe_signals");
 }
+
+#[test]
+fn sealed_files() {
+    check("sealed_files");
+}
+
+#[test]
+fn record_locks() {
+    check("record_locks");
+}
+
+#[test]
+fn timer_storm() {
+    check("timer_storm");
+}
+
+#[test]
+fn shared_futexes() {
+    check("shared_futexes");
+}
+
+#[test]
+fn newer_calls() {
+    check("newer_calls");
+}

@@ -189,8 +189,12 @@ pub struct Descriptors {
     descriptions: BTreeMap<DescriptionId, Description>,
     next: DescriptionId,
     next_object: ObjectId,
+    /// All numbers below this one are in use.
+    all_used_below: i32,
     /// RLIMIT_NOFILE.
     pub limit: i32,
+    /// The guest has locked a part of a file.
+    pub locks_records: bool,
     /// Descriptions without references, not dealt with yet.
     closed: Vec<(DescriptionId, Description)>,
     /// What the blocked threads wait for, inside the vm.
@@ -207,7 +211,9 @@ impl Default for Descriptors {
             descriptions: BTreeMap::new(),
             next: 0,
             next_object: 1,
+            all_used_below: 0,
             limit: LIMIT,
+            locks_records: false,
             closed: Vec::new(),
             interests: BTreeMap::new(),
         }
@@ -262,6 +268,8 @@ impl Descriptors {
     }
 
     fn lowest_free(&self, from: i32) -> Result<i32, Halt> {
+        // A guest may have many thousand.
+        let from = from.max(self.all_used_below);
         let mut candidate = from;
         for fd in self.table.range(from..).map(|(fd, _)| *fd) {
             if fd != candidate {
@@ -294,7 +302,10 @@ impl Descriptors {
         };
         self.hold(description);
         if let Some(old) = self.table.insert(fd, entry) {
-            self.release(old.description);
+            self.closed_number(old.description);
+        }
+        if fd == self.all_used_below {
+            self.all_used_below += 1;
         }
     }
 
@@ -363,8 +374,23 @@ impl Descriptors {
 
     pub fn close(&mut self, fd: i32) -> Result<(), Halt> {
         let entry = self.table.remove(&fd).ok_or(Halt::Errno(libc::EBADF))?;
-        self.release(entry.description);
+        self.all_used_below = self.all_used_below.min(fd);
+        self.closed_number(entry.description);
         Ok(())
+    }
+
+    /// A number for a description is gone.
+    fn closed_number(&mut self, id: DescriptionId) {
+        if self.locks_records
+            && let Some(description) = self.descriptions.get(&id)
+            && description.references > 1
+            && let Object::Host(file) = &description.object
+            && file.kind == Kind::Regular
+            && file.fd.is_some()
+        {
+            super::record_locks::give_up(file.number());
+        }
+        self.release(id);
     }
 
     /// What an exec does to the table.
