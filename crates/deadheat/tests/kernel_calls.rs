@@ -198,3 +198,28 @@ fn who_only_makes_calls_gets_no_more_time_than_others() {
         assert!(calls <= threads * MOST_CALLS, "{schedule}: {text}");
     }
 }
+
+#[test]
+fn sealed_files() {
+    check("sealed_files");
+}
+
+#[test]
+fn record_locks() {
+    check("record_locks");
+}
+
+#[test]
+fn timer_storm() {
+    check("timer_storm");
+}
+
+#[test]
+fn shared_futexes() {
+    check("shared_futexes");
+}
+
+#[test]
+fn newer_calls() {
+    check("newer_calls");
+}

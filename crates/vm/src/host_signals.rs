@@ -8,9 +8,9 @@
 //! touches neither thread-local storage nor the allocator.
 //!
 //! The SIGPIPE of a write that failed is not noted: the guest gets its own from
-//! the result of the write, which needs no record. What the guest ignores is
-//! ignored on the host too, because that has effects of its own (children
-//! reaped by nobody, background writes to a terminal).
+//! the result of the write, which needs no record. Of what the guest ignores the
+//! host ignores what has effects of its own there (children reaped by nobody,
+//! background writes to a terminal).
 
 use crate::context::{BREAK, Context};
 use crate::kernel::signal::SignalInfo;
@@ -299,7 +299,11 @@ pub fn mirror(signal: i32, ignored: bool, flags: u64) {
     if !ours(signal) {
         return;
     }
-    if ignored && !(ENDS.load(Ordering::SeqCst) && ENDING.contains(&signal)) {
+    // What is ignored and blocked is waited for all the same (sigwaitinfo), so the
+    // host ignores only what it, or deadheat, acts upon.
+    let ends = ENDING.contains(&signal);
+    let acts = ends || [libc::SIGCHLD, libc::SIGTTIN, libc::SIGTTOU].contains(&signal);
+    if ignored && acts && !(ends && ENDS.load(Ordering::SeqCst)) {
         // SAFETY: ignoring a signal.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     } else {

@@ -68,7 +68,7 @@ pub enum WaitOn {
     /// Host descriptors, and things inside the vm as well.
     Host(Vec<HostInterest>),
     /// A futex in memory shared with other processes.
-    SharedFutex { slot: u32, sequence: u32 },
+    SharedFutex { place: u32 },
     /// Something outside that cannot be polled: tried again every so often.
     Retry,
     /// A child process.

@@ -10,6 +10,8 @@
 //! living process waits, the smallest number goes; and when a process fails,
 //! it says so here and all others stop.
 
+use crate::lock_waits::{LockWaits, Waiting};
+use crate::shared_futexes::SharedFutexes;
 use crate::{Error, layout};
 use folder::Place;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -19,17 +21,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Processes a replay can have at one time.
 const SLOTS: usize = 4096;
-
-/// Slots for futexes in shared memory. Two that fall into one slot wake each
-/// other's waiters for nothing, no more.
-pub const FUTEXES: usize = 1024;
-
-#[repr(C)]
-struct FutexSlot {
-    /// Raised by every wake.
-    sequence: AtomicU32,
-    waiters: AtomicU32,
-}
 
 #[repr(C)]
 struct Shared {
@@ -49,7 +40,10 @@ struct Shared {
     waiting: AtomicU32,
     /// Recording: the latest virtual time at which one of them made a call.
     latest: AtomicU64,
-    futexes: [FutexSlot; FUTEXES],
+    /// Recording: who waits for futexes in shared memory.
+    futexes: SharedFutexes,
+    /// Recording: who waits for a lock on a file.
+    locks: LockWaits,
 }
 
 /// What a replay does at a guest fork.
@@ -246,21 +240,41 @@ impl Tree {
         }
     }
 
-    pub fn futex_sequence(&self, slot: u32) -> u32 {
-        let slot = &self.shared.futexes[slot as usize % FUTEXES];
-        slot.sequence.load(Ordering::SeqCst)
+    /// A thread of this process waits for a futex in shared memory; its place.
+    pub fn futex_wait(&self, futex: u64, bitset: u32) -> u32 {
+        self.shared.futexes.wait(futex, std::process::id(), bitset)
     }
 
-    pub fn futex_waiters(&self, slot: u32, change: i32) {
-        let slot = &self.shared.futexes[slot as usize % FUTEXES];
-        slot.waiters.fetch_add(change as u32, Ordering::SeqCst);
+    pub fn futex_is_woken(&self, place: u32) -> bool {
+        self.shared.futexes.is_woken(place)
     }
 
-    /// Makes all waiters of a slot look again; returns how many there are.
-    pub fn futex_wake(&self, slot: u32) -> u32 {
-        let slot = &self.shared.futexes[slot as usize % FUTEXES];
-        slot.sequence.fetch_add(1, Ordering::SeqCst);
-        slot.waiters.load(Ordering::SeqCst)
+    pub fn futex_leave(&self, place: u32) {
+        self.shared.futexes.leave(place);
+    }
+
+    /// No thread of this process waits any more.
+    pub fn forget_futexes(&self) {
+        self.shared.futexes.forget(std::process::id());
+    }
+
+    pub fn futex_wake(&self, futex: u64, count: u32, bitset: u32) -> u32 {
+        let alive = |process| self.is_alive(process);
+        self.shared.futexes.wake(futex, count, bitset, alive)
+    }
+
+    pub fn futex_move(&self, futex: u64, other: u64, count: u32) -> u32 {
+        let alive = |process| self.is_alive(process);
+        self.shared.futexes.move_to(futex, other, count, alive)
+    }
+
+    fn is_alive(&self, process: u32) -> bool {
+        process == std::process::id() || self.has_process(process as i32)
+    }
+
+    /// This process is about to try to lock a part of a file.
+    pub fn try_lock(&self, again: bool) -> Waiting<'_> {
+        self.shared.locks.try_lock(std::process::id(), again)
     }
 
     pub fn folder(&self) -> Place {

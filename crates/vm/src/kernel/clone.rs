@@ -121,6 +121,16 @@ impl Vm {
         for (list, tid) in lists {
             self.release_robust_list(list, tid);
         }
+        self.forget_shared_futexes();
         Ok(())
+    }
+
+    /// No thread of this process waits for a futex of others any more.
+    pub(super) fn forget_shared_futexes(&self) {
+        if self.io.is_live()
+            && let Some(tree) = &self.tree
+        {
+            tree.forget_futexes();
+        }
     }
 }

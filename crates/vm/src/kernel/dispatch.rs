@@ -6,6 +6,8 @@ use crate::machine::Vm;
 
 /// Not among libc's constants.
 const IO_PGETEVENTS: i64 = 333;
+const CACHESTAT: i64 = 451;
+const FCHMODAT2: i64 = 452;
 
 impl Vm {
     pub(super) fn dispatch(&mut self, call: &mut Call) -> Outcome {
@@ -68,6 +70,7 @@ impl Vm {
             | libc::SYS_mkdirat
             | libc::SYS_unlinkat
             | libc::SYS_fchmodat
+            | FCHMODAT2
             | libc::SYS_fchownat
             | libc::SYS_mknodat
             | libc::SYS_futimesat => self.path_call(call, Some(0), 1, None),
@@ -90,10 +93,9 @@ impl Vm {
             | libc::SYS_sync_file_range
             | libc::SYS_fsetxattr
             | libc::SYS_fremovexattr => self.descriptor_call(call, libc::EINVAL, None),
-            libc::SYS_readahead | libc::SYS_fadvise64 => {
-                self.kernel.fds.get(a as i32)?;
-                Ok(0)
-            }
+            libc::SYS_readahead => self.descriptor_call(call, libc::EINVAL, None),
+            libc::SYS_fadvise64 => self.descriptor_call(call, libc::ESPIPE, None),
+            CACHESTAT => self.descriptor_call(call, libc::EOPNOTSUPP, Some((c, 40))),
             libc::SYS_ftruncate => self.sys_ftruncate(call),
             libc::SYS_fallocate => self.sys_fallocate(call),
             libc::SYS_fstatfs => self.descriptor_call(call, libc::ENOSYS, Some((b, 120))),
@@ -168,6 +170,7 @@ impl Vm {
             libc::SYS_clock_gettime => self.sys_clock_gettime(a, b),
             libc::SYS_clock_getres => self.sys_clock_getres(a, b),
             libc::SYS_clock_settime => self.sys_clock_settime(a),
+            libc::SYS_settimeofday => self.sys_settimeofday(call),
             libc::SYS_adjtimex => self.sys_adjtimex(a),
             libc::SYS_clock_adjtime if a as i32 == libc::CLOCK_REALTIME => self.sys_adjtimex(b),
             libc::SYS_clock_adjtime => Err(Halt::Errno(libc::EOPNOTSUPP)),
@@ -326,7 +329,6 @@ impl Vm {
             | libc::SYS_umount2
             | libc::SYS_pivot_root
             | libc::SYS_setns
-            | libc::SYS_settimeofday
             | libc::SYS_syslog
             | libc::SYS_sethostname
             | libc::SYS_setdomainname

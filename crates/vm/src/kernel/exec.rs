@@ -169,6 +169,7 @@ impl Vm {
         self.space.clear();
         self.forget_code();
         self.kernel.futexes = Default::default();
+        self.forget_shared_futexes();
         self.kernel.signals.after_exec();
         self.kernel.timers.after_exec();
         self.kernel.process.renew_random();

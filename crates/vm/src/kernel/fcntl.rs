@@ -2,20 +2,19 @@
 
 use super::fd::{Kind, Object};
 use super::file::WOULD_BLOCK;
+use super::limits::SYS_RESOURCE;
 use super::{Call, Halt, Outcome};
 use crate::host;
 use crate::machine::Vm;
 use crate::memory;
-use crate::thread::{Wait, WaitOn};
-
-/// The host has no descriptor to wait for a lock with: look again after this.
-const LOCK_POLL: u64 = 2_000_000;
 
 const F_SETSIG: i32 = 10;
 const F_GETSIG: i32 = 11;
 const F_SETOWN_EX: i32 = 15;
 const F_GETOWN_EX: i32 = 16;
 const F_GETOWNER_UIDS: i32 = 17;
+const F_DUPFD_QUERY: i32 = 1027;
+const F_CREATED_QUERY: i32 = 1028;
 
 /// Flags that F_SETFL can change.
 const SETTABLE: i32 =
@@ -79,25 +78,32 @@ impl Vm {
             }
             libc::F_GETFL => Ok(i64::from(self.kernel.fds.get(fd)?.flags)),
             libc::F_SETFL => self.set_flags(fd, argument as i32),
-            libc::F_SETLKW | libc::F_OFD_SETLKW => self.lock(call),
-            libc::F_SETLK | libc::F_OFD_SETLK => self.descriptor_call(call, libc::EINVAL, None),
-            libc::F_GETLK | libc::F_OFD_GETLK => {
-                self.descriptor_call(call, libc::EINVAL, Some((argument, 32)))
-            }
+            libc::F_SETLKW
+            | libc::F_OFD_SETLKW
+            | libc::F_SETLK
+            | libc::F_OFD_SETLK
+            | libc::F_GETLK
+            | libc::F_OFD_GETLK => self.record_lock(call),
             libc::F_GETPIPE_SZ => match &self.kernel.fds.get(fd)?.object {
                 Object::Pipe(end) => Ok(end.pipe.borrow().capacity as i64),
                 _ => self.descriptor_call(call, libc::EBADF, None),
             },
             libc::F_SETPIPE_SZ => {
                 if let Object::Pipe(end) = &self.kernel.fds.get(fd)?.object {
-                    let wanted = (argument as u32 as usize).clamp(4096, 1 << 31);
-                    let capacity = wanted.next_power_of_two();
+                    const MOST: usize = 1 << 20;
+                    let end = end.clone();
+                    let wanted = argument as u32 as usize;
+                    if wanted > 1 << 31 {
+                        return Err(Halt::Errno(libc::EINVAL));
+                    }
+                    let capacity = wanted.max(4096).next_power_of_two();
+                    let grows = capacity > end.pipe.borrow().capacity;
+                    if grows && capacity > MOST && !self.has_capability(SYS_RESOURCE)? {
+                        return Err(Halt::Errno(libc::EPERM));
+                    }
                     let mut pipe = end.pipe.borrow_mut();
                     if capacity < pipe.buffer.len() {
                         return Err(Halt::Errno(libc::EBUSY));
-                    }
-                    if capacity > 1 << 20 {
-                        return Err(Halt::Errno(libc::EPERM));
                     }
                     pipe.capacity = capacity;
                     return Ok(capacity as i64);
@@ -116,6 +122,14 @@ impl Vm {
                 self.outside_descriptor(fd)?;
                 self.descriptor_call(call, libc::EINVAL, Some((argument, 8)))
             }
+            F_DUPFD_QUERY => {
+                let same = self.kernel.fds.id(fd)? == self.kernel.fds.id(argument as i32)?;
+                Ok(i64::from(same))
+            }
+            F_CREATED_QUERY => match self.kernel.fds.get(fd)?.object {
+                Object::Host(_) => self.descriptor_call(call, libc::EINVAL, None),
+                _ => Ok(0),
+            },
             libc::F_SETLEASE | libc::F_GETLEASE | libc::F_NOTIFY => {
                 self.descriptor_call(call, libc::EINVAL, None)
             }
@@ -208,19 +222,6 @@ impl Vm {
         })?)
     }
 
-    /// A lock that is waited for, without stopping the other threads.
-    fn lock(&mut self, call: &Call) -> Outcome {
-        let [fd, command, argument, ..] = call.arguments;
-        let host = self.host_only(fd as i32, libc::EINVAL)?;
-        let attempt = if command as i32 == libc::F_SETLKW {
-            libc::F_SETLK
-        } else {
-            libc::F_OFD_SETLK
-        };
-        let arguments = [host.number as u64, attempt as u64, argument, 0, 0, 0];
-        self.attempt_lock(call, libc::SYS_fcntl, arguments)
-    }
-
     pub(super) fn sys_flock(&mut self, call: &Call) -> Outcome {
         let [fd, operation, ..] = call.arguments;
         let host = self.host_only(fd as i32, libc::EBADF)?;
@@ -248,12 +249,6 @@ impl Vm {
         if result != WOULD_BLOCK {
             return Ok(result);
         }
-        if call.interrupted {
-            return Err(Halt::Errno(libc::EINTR));
-        }
-        Err(Halt::Block(Wait {
-            on: WaitOn::Host(Vec::new()),
-            deadline: Some(self.now() + LOCK_POLL),
-        }))
+        self.wait_for_lock(call)
     }
 }

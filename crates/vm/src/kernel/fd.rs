@@ -193,6 +193,8 @@ pub struct Descriptors {
     next_object: ObjectId,
     /// RLIMIT_NOFILE.
     pub limit: i32,
+    /// The guest has locked a part of a file.
+    pub locks_records: bool,
     /// Descriptions without references, not dealt with yet.
     closed: Vec<(DescriptionId, Description)>,
     /// What the blocked threads wait for, inside the vm.
@@ -211,6 +213,7 @@ impl Default for Descriptors {
             next: 0,
             next_object: 1,
             limit: LIMIT,
+            locks_records: false,
             closed: Vec::new(),
             interests: BTreeMap::new(),
         }
@@ -300,7 +303,7 @@ impl Descriptors {
         };
         self.hold(description);
         if let Some(old) = self.table.insert(fd, entry) {
-            self.release(old.description);
+            self.closed_number(old.description);
         }
     }
 
@@ -370,8 +373,22 @@ impl Descriptors {
     pub fn close(&mut self, fd: i32) -> Result<(), Halt> {
         let entry = self.table.remove(&fd).ok_or(Halt::Errno(libc::EBADF))?;
         self.full_below = self.full_below.min(fd);
-        self.release(entry.description);
+        self.closed_number(entry.description);
         Ok(())
+    }
+
+    /// A number for a description is gone.
+    fn closed_number(&mut self, id: DescriptionId) {
+        if self.locks_records
+            && let Some(description) = self.descriptions.get(&id)
+            && description.references > 1
+            && let Object::Host(file) = &description.object
+            && file.kind == Kind::Regular
+            && file.fd.is_some()
+        {
+            super::record_locks::give_up(file.number());
+        }
+        self.release(id);
     }
 
     /// What an exec does to the table.

@@ -494,6 +494,9 @@ impl Vm {
         position: Option<u64>,
         flags: u64,
     ) -> Outcome {
+        if position.is_some() && self.host_use(fd)?.is_none() && !self.seekable(fd)? {
+            return Err(Halt::Errno(libc::ESPIPE));
+        }
         let description = self.kernel.fds.get(fd)?;
         if description.flags & libc::O_ACCMODE == libc::O_RDONLY {
             return Err(Halt::Errno(libc::EBADF));
@@ -507,9 +510,6 @@ impl Vm {
         }
         if let Some(host) = self.host_use(fd)? {
             return self.write_host(call, fd, host, ranges, position, flags);
-        }
-        if position.is_some() && !self.seekable(fd)? {
-            return Err(Halt::Errno(libc::ESPIPE));
         }
         let bytes = gather(ranges)?;
         self.write_object(call, fd, &bytes)
@@ -717,10 +717,17 @@ impl Vm {
 
     /// Path and handle of a file the guest wants to map. While recording the
     /// handle is the description's own and must not be closed (`into_raw_fd`):
-    /// closing another would drop the process's record locks on the file.
-    pub(super) fn file_to_map(&mut self, fd: i32, writable: bool) -> Result<(PathBuf, File), Halt> {
+    /// closing another would drop the process's record locks on the file. The
+    /// recording says whether the host maps it.
+    pub(super) fn file_to_map(
+        &mut self,
+        fd: i32,
+        (protection, shared): (i32, bool),
+        offset: u64,
+    ) -> Result<(PathBuf, File), Halt> {
         let description = self.kernel.fds.get(fd)?;
         let flags = description.flags;
+        let writable = shared && protection & libc::PROT_WRITE != 0;
         let Object::Host(file) = &description.object else {
             return Err(Halt::Errno(libc::ENODEV));
         };
@@ -736,6 +743,7 @@ impl Vm {
         let path = file.path.clone().unwrap_or_default();
         let writable = writable || flags & libc::O_ACCMODE != libc::O_RDONLY;
         let opened = self.io.mapped_file(writable, || {
+            host_maps(number, (protection, shared), offset)?;
             // SAFETY: open as long as the description lives; the caller does
             // not close it.
             Ok((path, unsafe { File::from_raw_fd(number) }))
@@ -864,4 +872,27 @@ fn vectored_arguments(call: &Call) -> Result<(i32, Vec<Range>, Option<u64>, u64)
         _ => (Some(checked_position(position)?), flags),
     };
     Ok((fd as i32, vectors(address, count)?, position, flags))
+}
+
+/// Fails as the host does where it refuses to map a file: one that is sealed, or
+/// on a file system that cannot. A replay maps something else, which would not
+/// refuse.
+fn host_maps(fd: i32, (protection, shared): (i32, bool), offset: u64) -> std::io::Result<()> {
+    let flags = if shared {
+        libc::MAP_SHARED
+    } else {
+        libc::MAP_PRIVATE
+    };
+    let page = crate::layout::PAGE;
+    let protection = crate::space::host_protection(protection);
+    let arguments = [0, page, protection as u64, flags as u64, fd as u64, offset];
+    // SAFETY: a mapping where nothing is, that nobody knows of, unmapped at once.
+    unsafe {
+        let address = host::syscall(libc::SYS_mmap, arguments);
+        if address < 0 {
+            return Err(std::io::Error::from_raw_os_error(-address as i32));
+        }
+        host::syscall(libc::SYS_munmap, [address as u64, page, 0, 0, 0, 0]);
+    }
+    Ok(())
 }

@@ -43,20 +43,32 @@ impl Vm {
             return Err(Halt::Errno(libc::EINVAL));
         }
         let private = operation as i32 & libc::FUTEX_PRIVATE_FLAG != 0;
-        if !private && let Some(slot) = self.shared_futex(address) {
+        let requeues = command == libc::FUTEX_REQUEUE || command == libc::FUTEX_CMP_REQUEUE;
+        if !private {
+            // What is shared is known by its page, which must be there.
+            memory::get::<u32>(address)?;
+        }
+        if requeues && ((value as i32) < 0 || (timeout as i32) < 0) {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
+        if !private && let Some(futex) = self.shared_futex(address) {
+            let bitset = match command {
+                libc::FUTEX_WAIT_BITSET | libc::FUTEX_WAKE_BITSET => value3 as u32,
+                _ => MATCH_ANY,
+            };
             match command {
                 libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET => {
-                    return self.shared_futex_wait(call, slot);
+                    return self.shared_futex_wait(call, futex, bitset);
                 }
                 libc::FUTEX_WAKE | libc::FUTEX_WAKE_BITSET => {
-                    return self.shared_futex_wake(slot, value as u32);
+                    return self.shared_futex_wake(futex, value as u32, bitset);
                 }
-                // Whoever would be moved is woken, and waits there by itself.
                 libc::FUTEX_CMP_REQUEUE if memory::get::<u32>(address)? != value3 as u32 => {
                     return Err(Halt::Errno(libc::EAGAIN));
                 }
                 libc::FUTEX_REQUEUE | libc::FUTEX_CMP_REQUEUE => {
-                    return self.shared_futex_wake(slot, value as u32);
+                    let counts = [value as u32, timeout as u32];
+                    return self.shared_futex_requeue(futex, counts, address2);
                 }
                 _ => {}
             }
@@ -153,7 +165,7 @@ impl Vm {
     pub(super) fn futex_wake_anywhere(&mut self, address: u64, count: u32) -> Outcome {
         let here = self.futex_wake(address, count, MATCH_ANY);
         match self.shared_futex(address) {
-            Some(slot) => Ok(here + self.shared_futex_wake(slot, count)?),
+            Some(futex) => Ok(here + self.shared_futex_wake(futex, count, MATCH_ANY)?),
             None => Ok(here),
         }
     }

@@ -466,7 +466,7 @@ impl Vm {
             if position.is_none() {
                 self.kernel.fds.get(fd)?.offset = at + bytes.len() as u64;
             }
-            self.wrote_bytes_to_mapped(fd, Some(at), &bytes);
+            self.wrote_bytes_to_mapped(fd, Some(at), &bytes)?;
         } else if !bytes.is_empty() && (name.starts_with("fd ") || path != Path::new("/dev/null")) {
             copy.outputs.write(&name, &bytes, moment, taken);
             self.show_in_copy(&name, &bytes)?;

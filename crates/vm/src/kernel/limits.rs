@@ -20,7 +20,7 @@ const RESOURCES: usize = 16;
 const TAKEN_WHOLE: [u32; 3] = [libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE, libc::RLIMIT_CPU];
 
 /// CAP_SYS_RESOURCE: limits may be raised.
-const SYS_RESOURCE: u32 = 24;
+pub(super) const SYS_RESOURCE: u32 = 24;
 
 /// Room kept for the vm's own descriptors.
 const OWN_DESCRIPTORS: u64 = 128;
@@ -195,6 +195,10 @@ impl Vm {
     /// Bytes of memory that may be locked.
     pub(super) fn lock_limit(&self) -> u64 {
         self.kernel.limits.limits[libc::RLIMIT_MEMLOCK as usize][0]
+    }
+
+    pub(super) fn pending_limit(&self) -> u64 {
+        self.kernel.limits.limits[libc::RLIMIT_SIGPENDING as usize][0]
     }
 
     pub(super) fn sys_prlimit(&mut self, pid: u64, resource: u64, new: u64, old: u64) -> Outcome {

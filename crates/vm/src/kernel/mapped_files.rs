@@ -3,16 +3,17 @@
 //!
 //! While recording they are the host's. A replay, or a copy, must not write to the
 //! world nor see its changes: it maps copies, one for each file that the guest may
-//! write, and writes there what the guest writes.
+//! write, and writes there what the guest writes. A file that it only reads is
+//! mapped as it is, until it is written to after all.
 
 use super::Halt;
 use super::fd::Object;
 use crate::io::Written;
 use crate::machine::Vm;
 use crate::space::SharedObject;
-use crate::{host, memory};
-use std::collections::BTreeMap;
+use crate::{host, memory, protection};
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -23,6 +24,8 @@ use std::os::unix::fs::FileExt;
 #[derive(Default)]
 pub struct SharedFiles {
     copies: BTreeMap<SharedObject, File>,
+    /// Copies that have only what was mapped of their file.
+    partial: BTreeSet<SharedObject>,
 }
 
 impl SharedFiles {
@@ -40,10 +43,12 @@ impl SharedFiles {
         self.copies.get(&object)
     }
 
-    /// What stands for an object, made if need be; whether it was.
+    /// What stands for an object, made if need be; whether its contents are
+    /// missing.
     pub fn of(&mut self, object: SharedObject) -> std::io::Result<(&File, bool)> {
+        let partial = self.partial.remove(&object);
         Ok(match self.copies.entry(object) {
-            Entry::Occupied(entry) => (entry.into_mut(), false),
+            Entry::Occupied(entry) => (entry.into_mut(), partial),
             Entry::Vacant(entry) => (entry.insert(memory_file()?), true),
         })
     }
@@ -100,14 +105,20 @@ impl Vm {
         }
         for (address, length) in ranges {
             let bytes = memory::read_vec(*address, *length)?;
-            self.wrote_bytes_to_mapped(fd, at, &bytes);
+            self.wrote_bytes_to_mapped(fd, at, &bytes)?;
             at = at.map(|at| at + *length as u64);
         }
         Ok(())
     }
 
     /// The same for bytes that were never in guest memory.
-    pub(super) fn wrote_bytes_to_mapped(&mut self, fd: i32, at: Option<u64>, bytes: &[u8]) {
+    pub(super) fn wrote_bytes_to_mapped(
+        &mut self,
+        fd: i32,
+        at: Option<u64>,
+        bytes: &[u8],
+    ) -> Result<(), Halt> {
+        self.copy_what_is_shown(fd)?;
         if let Some(copy) = self.replayed_copy(fd) {
             let end = || copy.metadata().map_or(0, |facts| facts.len());
             // The copy is memory: there is room, or the next access tells.
@@ -117,10 +128,12 @@ impl Vm {
             Some(at) => self.file_changed(fd, at..at.saturating_add(bytes.len() as u64)),
             None => self.file_changed(fd, 0..u64::MAX),
         }
+        Ok(())
     }
 
     /// The length of the file behind `fd` was set.
     pub(super) fn set_mapped_length(&mut self, fd: i32, length: u64) -> Result<(), Halt> {
+        self.copy_what_is_shown(fd)?;
         if let Some(copy) = self.replayed_copy(fd) {
             copy.set_len(length).map_err(failed)?;
         }
@@ -129,14 +142,16 @@ impl Vm {
     }
 
     /// What fallocate has done to the file behind its first argument.
-    pub(super) fn allocated_in_mapped(&mut self, mut arguments: [u64; 6]) {
+    pub(super) fn allocated_in_mapped(&mut self, mut arguments: [u64; 6]) -> Result<(), Halt> {
         let fd = arguments[0] as i32;
+        self.copy_what_is_shown(fd)?;
         if let Some(copy) = self.replayed_copy(fd) {
             arguments[0] = copy.as_raw_fd() as u64;
             // SAFETY: a descriptor of the vm's and plain numbers.
             unsafe { host::syscall(libc::SYS_fallocate, arguments) };
         }
         self.file_changed(fd, 0..u64::MAX);
+        Ok(())
     }
 
     fn file_changed(&mut self, fd: i32, bytes: Range<u64>) {
@@ -157,10 +172,59 @@ impl Vm {
         if !writable && self.replayed_copy(fd).is_none() {
             return Ok(None);
         }
-        let (copy, new) = self.kernel.shared_files.of(object).map_err(failed)?;
-        if new {
-            folder::copy_contents(original, copy).map_err(failed)?;
+        let (copy, empty) = self.kernel.shared_files.of(object).map_err(failed)?;
+        let copy = copy.try_clone().map_err(failed)?;
+        if empty {
+            folder::copy_contents(original, &copy).map_err(failed)?;
+            self.show_copy(object, &copy)?;
         }
-        copy.try_clone().map(Some).map_err(failed)
+        Ok(Some(copy))
+    }
+
+    /// While replaying: the guest is about to write to a file that it has only read
+    /// so far, but has mapped shared. From now on a copy stands for it.
+    fn copy_what_is_shown(&mut self, fd: i32) -> Result<(), Halt> {
+        if self.io.is_live() || !self.is_mapped(fd) || self.replayed_copy(fd).is_some() {
+            return Ok(());
+        }
+        let Some(object) = self.file_object(fd) else {
+            return Ok(());
+        };
+        let shown = self.space.shared_parts(object);
+        if shown.is_empty() {
+            return Ok(());
+        }
+        let (copy, _) = self.kernel.shared_files.of(object).map_err(failed)?;
+        let copy = copy.try_clone().map_err(failed)?;
+        for (range, _, offset) in &shown {
+            let length = range.end - range.start;
+            let arguments = [copy.as_raw_fd() as u64, range.start, length, *offset, 0, 0];
+            // SAFETY: a guest mapping. Pages behind the end of the file, or without
+            // read permission, hold nothing that could be seen.
+            unsafe { host::syscall(libc::SYS_pwrite64, arguments) };
+        }
+        self.kernel.shared_files.partial.insert(object);
+        self.show_copy(object, &copy)
+    }
+
+    /// Mappings of an object show its copy from now on.
+    fn show_copy(&mut self, object: SharedObject, copy: &File) -> Result<(), Halt> {
+        for (range, protection, offset) in self.space.shared_parts(object) {
+            let arguments = [
+                range.start,
+                range.end - range.start,
+                crate::space::host_protection(protection) as u64,
+                (libc::MAP_SHARED | libc::MAP_FIXED) as u64,
+                copy.as_raw_fd() as u64,
+                offset,
+            ];
+            // SAFETY: in place of a guest mapping of that length.
+            let mapped = unsafe { host::syscall(libc::SYS_mmap, arguments) };
+            if mapped < 0 {
+                return Err(Halt::Errno(-mapped as i32));
+            }
+            protection::keep_again(range);
+        }
+        Ok(())
     }
 }

@@ -9,6 +9,23 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::Path;
 use std::sync::Arc;
 
+/// Flags of mmap that every kind of file knows.
+const KNOWN_FLAGS: i32 = libc::MAP_TYPE
+    | libc::MAP_FIXED
+    | libc::MAP_ANONYMOUS
+    | libc::MAP_DENYWRITE
+    | libc::MAP_EXECUTABLE
+    | libc::MAP_GROWSDOWN
+    | libc::MAP_LOCKED
+    | libc::MAP_NORESERVE
+    | libc::MAP_POPULATE
+    | libc::MAP_NONBLOCK
+    | libc::MAP_STACK
+    | libc::MAP_HUGETLB
+    | libc::MAP_32BIT
+    | 0x80
+    | 0x3f << 26;
+
 impl Vm {
     /// A use of memory just below a mapping that grows down lets it grow, as far
     /// as RLIMIT_STACK allows.
@@ -28,6 +45,21 @@ impl Vm {
         }
         if offset % crate::layout::PAGE != 0 {
             return Err(Halt::Errno(libc::EINVAL));
+        }
+        let is_file = flags & libc::MAP_ANONYMOUS == 0;
+        if is_file {
+            self.kernel.fds.get(fd as i32)?;
+            if length == 0 {
+                return Err(Halt::Errno(libc::EINVAL));
+            }
+        }
+        // This kind of sharing is there to have unknown flags refused.
+        if kind == libc::MAP_SHARED_VALIDATE {
+            match is_file {
+                true if flags & !KNOWN_FLAGS != 0 => return Err(Halt::Errno(libc::EOPNOTSUPP)),
+                true => {}
+                false => return Err(Halt::Errno(libc::EINVAL)),
+            }
         }
         let placement = if flags & libc::MAP_FIXED_NOREPLACE == libc::MAP_FIXED_NOREPLACE {
             Placement::FixedNoReplace(address)
@@ -58,12 +90,11 @@ impl Vm {
             if offset.checked_add(crate::layout::page_up(length)).is_none() {
                 return Err(Halt::Errno(libc::EOVERFLOW));
             }
-            let writable = shared && protection & libc::PROT_WRITE != 0;
             exchanged = shared && self.may_be_written(fd as i32);
             if exchanged {
                 self.take_turn_now()?;
             }
-            let (path, mut file) = self.file_to_map(fd as i32, writable)?;
+            let (path, mut file) = self.file_to_map(fd as i32, (protection, shared), offset)?;
             // A replay must not write to the world, nor see its changes: it
             // maps a copy, the same one at every mapping of the file. (What the
             // guest writes to a file later shows in private mappings as well,
@@ -233,6 +264,11 @@ impl Vm {
             _ if self.space.find(address).is_some() => Err(crate::space::EINVAL),
             _ => Err(crate::space::ENOMEM),
         };
+        if let Ok(start) = start
+            && self.makes_file_writable(start..end, protection)
+        {
+            self.ask_to_make_writable(start..end, protection & KNOWN)?;
+        }
         let changed =
             start.and_then(|start| self.space.protect(start, end - start, protection & KNOWN));
         match changed {
@@ -242,6 +278,38 @@ impl Vm {
                 Ok(result)
             }
             Err(errno) => Ok(errno),
+        }
+    }
+
+    /// A part of `range` shows a file to others and may be written from now on.
+    fn makes_file_writable(&self, range: Range<u64>, protection: i32) -> bool {
+        protection & libc::PROT_WRITE != 0
+            && !self.io.is_copy()
+            && self.space.mappings().any(|(part, mapping)| {
+                part.start < range.end
+                    && range.start < part.end
+                    && mapping.shared
+                    && mapping.protection & libc::PROT_WRITE == 0
+                    && matches!(mapping.backing, Backing::File { .. })
+            })
+    }
+
+    /// The host knows whether the file was open for writing when it was mapped, and
+    /// whether it is sealed.
+    fn ask_to_make_writable(&mut self, range: Range<u64>, protection: i32) -> Result<(), Halt> {
+        let arguments = [
+            range.start,
+            range.end - range.start,
+            crate::space::host_protection(protection) as u64,
+            0,
+            0,
+            0,
+        ];
+        match self.host_call(libc::SYS_mprotect, arguments)? {
+            0.. => Ok(()),
+            // What there is before a hole is protected all the same.
+            result if result == crate::space::ENOMEM => Ok(()),
+            result => Err(Halt::Errno(-result as i32)),
         }
     }
 

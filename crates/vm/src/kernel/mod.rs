@@ -34,6 +34,7 @@ mod poll;
 mod proc_files;
 pub mod process;
 mod process_memory;
+mod record_locks;
 pub mod scheduling;
 mod sending;
 mod shared_memory;
@@ -294,10 +295,11 @@ impl Vm {
         due.then(|| self.give_way(SliceEnd::Interrupted)).flatten()
     }
 
-    /// A signal from outside has come meanwhile, perhaps sent by the call.
+    /// A signal from outside has come meanwhile, perhaps sent by the call, or one
+    /// stops the process.
     fn signal_after_call(&mut self) -> Option<SliceEnd> {
         let noted = self.io.is_live() && host_signals::noted();
-        noted
+        (noted || self.kernel.signals.stops_by.is_some())
             .then(|| self.give_way(SliceEnd::Interrupted))
             .flatten()
     }

@@ -277,10 +277,31 @@ impl Vm {
     /// that the kernel is too old for it.
     pub(super) fn sys_openat2(&mut self, call: &Call) -> Outcome {
         let [directory, path, how, size, ..] = call.arguments;
-        if size < 24 {
+        const SIZE: u64 = 24;
+        const CREATES: i32 = libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY);
+        /// All that Linux has so far.
+        const KNOWN: u64 = 0o3777_7703;
+        const RESOLVES: u64 = 0x3f;
+        if size < SIZE {
             return Err(Halt::Errno(libc::EINVAL));
         }
+        // Newer kernels may know more: nothing there may be asked for.
+        if size > crate::layout::PAGE
+            || memory::read_vec(how + SIZE, (size - SIZE) as usize)?
+                .iter()
+                .any(|byte| *byte != 0)
+        {
+            return Err(Halt::Errno(libc::E2BIG));
+        }
         let [flags, mode, resolve] = memory::get::<[u64; 3]>(how)?;
+        let creates = flags as i32 & CREATES != 0;
+        if flags & !KNOWN != 0
+            || mode & !0o7777 != 0
+            || (mode != 0 && !creates)
+            || resolve & !RESOLVES != 0
+        {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
         if resolve != 0 {
             return Err(Halt::Errno(libc::ENOSYS));
         }
@@ -702,7 +723,7 @@ impl Vm {
     pub(super) fn sys_fallocate(&mut self, call: &Call) -> Outcome {
         let result = self.descriptor_call(call, libc::EINVAL, None)?;
         if result == 0 {
-            self.allocated_in_mapped(call.arguments);
+            self.allocated_in_mapped(call.arguments)?;
         }
         Ok(result)
     }

@@ -100,11 +100,18 @@ const NAMESPACES: u64 = (libc::CLONE_NEWNS
 impl Vm {
     pub(super) fn clone_process(&mut self, call: &Call) -> Outcome {
         let [flags, stack, parent_tid, child_tid, tls, _] = call.arguments;
-        if flags & libc::CLONE_PIDFD as u64 != 0 {
-            // As before Linux 5.2: programs do without.
-            return Err(Halt::Errno(libc::EINVAL));
-        }
         let has = |flag: i32| flags & flag as u64 != 0;
+        if has(libc::CLONE_PIDFD) {
+            // Both go to the same place.
+            if has(libc::CLONE_PARENT_SETTID) || has(libc::CLONE_DETACHED) {
+                return Err(Halt::Errno(libc::EINVAL));
+            }
+            if !call.again {
+                self.kernel.fds.room_for(1)?;
+                let before = memory::get::<i32>(parent_tid)?;
+                memory::put(parent_tid, before)?;
+            }
+        }
         if (has(libc::CLONE_SIGHAND) && !has(libc::CLONE_VM))
             || (has(libc::CLONE_THREAD) && !has(libc::CLONE_SIGHAND))
         {
@@ -206,6 +213,9 @@ impl Vm {
         if flags & libc::CLONE_PARENT_SETTID as u64 != 0 {
             memory::put(parent_tid, pid as i32)?;
         }
+        if flags & libc::CLONE_PIDFD as u64 != 0 {
+            self.open_child(pid, parent_tid)?;
+        }
         if !vfork {
             return Ok(pid);
         }
@@ -217,6 +227,16 @@ impl Vm {
             });
         }
         self.await_vfork()
+    }
+
+    /// A descriptor for a child that has just been made, which nobody has waited
+    /// for yet.
+    fn open_child(&mut self, pid: i64, to: u64) -> Result<(), Halt> {
+        let arguments = [pid as u64, 0, 0, 0, 0, 0];
+        let kind = super::fd::Kind::Other;
+        let opened = self.open_host_object(libc::SYS_pidfd_open, arguments, kind, 0, true)?;
+        memory::put(to, opened as i32)?;
+        Ok(())
     }
 
     /// While replaying: true in the process that is to replay the child.

@@ -70,7 +70,7 @@ impl Vm {
 
     /// A thread's id stands for its process. The ids of threads are the vm's
     /// invention, so a child may have the same one: then the child is meant.
-    fn is_own_thread(&self, tid: i32) -> bool {
+    pub(super) fn is_own_thread(&self, tid: i32) -> bool {
         !self.kernel.process.children.contains(&tid)
             && self.threads.values().any(|thread| thread.tid == tid)
     }

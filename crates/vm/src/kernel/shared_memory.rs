@@ -14,9 +14,8 @@
 //! good for a process that waits for them, but a change in the middle of a turn
 //! is lost to the replay. Such a writer is unsupported and the user is told.
 //!
-//! Futexes in shared memory go through a table in the tree's page: a wake
-//! raises a number, and every waiter of that number looks again. A waiter may
-//! so be woken for nothing, as the kernel's contract allows.
+//! Futexes in shared memory go through a table in the tree's page
+//! (`shared_futexes`).
 
 use super::{Call, Halt, Outcome};
 use crate::layout::PAGE;
@@ -159,8 +158,9 @@ impl Vm {
         Ok(())
     }
 
-    /// The slot of a futex that other processes may use as well, if it is one.
-    pub(super) fn shared_futex(&self, address: u64) -> Option<u32> {
+    /// The name of a futex that other processes may use as well, if it is one;
+    /// never 0.
+    pub(super) fn shared_futex(&self, address: u64) -> Option<u64> {
         self.tree.as_ref()?;
         let (range, mapping) = self.space.find(address)?;
         if !mapping.exchanged {
@@ -187,30 +187,35 @@ impl Vm {
                 hash.update(&(offset + (address - range.start)).to_le_bytes());
             }
         }
-        Some(hash.digest() as u32 % crate::tree::FUTEXES as u32)
+        Some(hash.digest().max(1))
     }
 
-    pub(super) fn shared_futex_wait(&mut self, call: &mut Call, slot: u32) -> Outcome {
+    pub(super) fn shared_futex_wait(
+        &mut self,
+        call: &mut Call,
+        futex: u64,
+        bitset: u32,
+    ) -> Outcome {
         let [address, operation, value, timeout, ..] = call.arguments;
         let absolute = operation as i32 & 0x7f == libc::FUTEX_WAIT_BITSET;
-        let sequence = self
-            .tree
-            .as_ref()
-            .map_or(0, |tree| tree.futex_sequence(slot));
+        if bitset == 0 {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
         if !call.again {
             if memory::get::<u32>(address)? != value as u32 {
                 return Err(Halt::Errno(libc::EAGAIN));
             }
             let realtime = operation as i32 & libc::FUTEX_CLOCK_REALTIME != 0;
             call.deadline = self.deadline(timeout, absolute, realtime)?;
-            call.done = u64::from(sequence);
             if let Some(tree) = self.tree.as_ref().filter(|_| self.io.is_live()) {
-                tree.futex_waiters(slot, 1);
+                call.done = u64::from(tree.futex_wait(futex, bitset));
             }
         } else {
-            let since = call.done as u32;
+            let place = call.done as u32;
+            let tree = &self.tree;
             let woken = self.io.external(libc::SYS_futex as u32, || {
-                (i64::from(sequence != since), Vec::new())
+                let woken = tree.as_ref().is_some_and(|tree| tree.futex_is_woken(place));
+                (i64::from(woken), Vec::new())
             })?;
             let over = if woken != 0 {
                 Some(Ok(0))
@@ -219,28 +224,54 @@ impl Vm {
             };
             if let Some(outcome) = over {
                 if let Some(tree) = self.tree.as_ref().filter(|_| self.io.is_live()) {
-                    tree.futex_waiters(slot, -1);
+                    tree.futex_leave(place);
                 }
                 return outcome;
             }
         }
         Err(Halt::Block(Wait {
             on: WaitOn::SharedFutex {
-                slot,
-                sequence: call.done as u32,
+                place: call.done as u32,
             },
             deadline: call.deadline,
         }))
     }
 
-    /// Wakes the waiters of a shared futex in all processes.
-    pub(super) fn shared_futex_wake(&mut self, slot: u32, count: u32) -> Outcome {
+    /// Wakes waiters of a shared futex in all processes.
+    pub(super) fn shared_futex_wake(&mut self, futex: u64, count: u32, bitset: u32) -> Outcome {
+        if bitset == 0 {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
         let tree = &self.tree;
         let woken = self.io.external(libc::SYS_futex as u32, || {
-            let waiters = tree.as_ref().map_or(0, |tree| tree.futex_wake(slot));
-            (i64::from(waiters.min(count)), Vec::new())
+            let woken = tree
+                .as_ref()
+                .map_or(0, |tree| tree.futex_wake(futex, count, bitset));
+            (i64::from(woken), Vec::new())
         })?;
         Ok(woken)
+    }
+
+    /// Wakes some, and has others wait for the futex at `to`.
+    pub(super) fn shared_futex_requeue(
+        &mut self,
+        futex: u64,
+        [wake, moved]: [u32; 2],
+        to: u64,
+    ) -> Outcome {
+        memory::get::<u32>(to)?;
+        let Some(other) = self.shared_futex(to) else {
+            // Woken, they wait there by themselves.
+            return self.shared_futex_wake(futex, wake.saturating_add(moved), u32::MAX);
+        };
+        let tree = &self.tree;
+        let both = self.io.external(libc::SYS_futex as u32, || {
+            let both = tree.as_ref().map_or(0, |tree| {
+                tree.futex_wake(futex, wake, u32::MAX) + tree.futex_move(futex, other, moved)
+            });
+            (i64::from(both), Vec::new())
+        })?;
+        Ok(both)
     }
 }
 

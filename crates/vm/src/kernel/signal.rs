@@ -17,6 +17,7 @@ use crate::record::ProcessStatus;
 use crate::schedule::SliceEnd;
 use crate::thread::{State, Wait, WaitOn};
 use crate::{Error, host_signals};
+use std::collections::{BTreeMap, VecDeque};
 
 /// The kernel's own form of a signal action.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -31,6 +32,7 @@ pub struct Action {
 // SAFETY: four integers without padding.
 unsafe impl memory::Plain for Action {}
 
+const DEFAULT: u64 = 0;
 const IGNORE: u64 = 1;
 
 /// SIGKILL and SIGSTOP can be neither blocked nor handled.
@@ -88,7 +90,7 @@ impl SignalInfo {
         self.bytes[..used.map_or(0, |last| last + 1)].to_vec()
     }
 
-    fn word(&self, at: usize) -> u32 {
+    pub fn word(&self, at: usize) -> u32 {
         let mut word = [0; 4];
         word.copy_from_slice(&self.bytes[at..at + 4]);
         u32::from_le_bytes(word)
@@ -123,20 +125,25 @@ impl SignalInfo {
 /// Signals that wait to be delivered, in the order in which they came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pending {
-    queue: Vec<SignalInfo>,
+    queues: BTreeMap<i32, VecDeque<SignalInfo>>,
 }
 
 impl Pending {
     pub fn set(&self) -> u64 {
-        self.queue
-            .iter()
-            .fold(0, |set, info| set | bit(info.signal()))
+        self.queues.keys().fold(0, |set, signal| set | bit(*signal))
+    }
+
+    /// How many signals wait.
+    fn count(&self) -> usize {
+        self.queues.values().map(VecDeque::len).sum()
     }
 
     /// Real-time signals queue; of the others one is kept.
     fn add(&mut self, info: SignalInfo) {
-        if info.signal() >= 32 || self.set() & bit(info.signal()) == 0 {
-            self.queue.push(info);
+        let signal = info.signal();
+        let queue = self.queues.entry(signal).or_default();
+        if signal >= 32 || queue.is_empty() {
+            queue.push_back(info);
         }
     }
 
@@ -153,19 +160,24 @@ impl Pending {
             return None;
         }
         let signal = preferred.trailing_zeros() as i32 + 1;
-        let index = self.queue.iter().position(|info| info.signal() == signal)?;
-        Some(self.queue.remove(index))
+        let queue = self.queues.get_mut(&signal)?;
+        let info = queue.pop_front();
+        if queue.is_empty() {
+            self.queues.remove(&signal);
+        }
+        info
     }
 
     fn discard(&mut self, set: u64) {
-        self.queue.retain(|info| bit(info.signal()) & set == 0);
+        self.queues.retain(|signal, _| bit(*signal) & set == 0);
     }
 
-    /// The pending signal of a timer, if it has not been delivered yet.
-    pub fn of_timer(&mut self, timer: u32) -> Option<&mut SignalInfo> {
-        self.queue
-            .iter_mut()
-            .find(|info| info.code() == SI_TIMER && info.word(16) == timer)
+    /// The signal of a timer has not been delivered yet.
+    pub fn has_of_timer(&self, timer: u32) -> bool {
+        self.queues
+            .values()
+            .flatten()
+            .any(|info| info.code() == SI_TIMER && info.word(16) == timer)
     }
 }
 
@@ -270,6 +282,8 @@ pub struct Signals {
     actions: [Action; 65],
     /// For any thread of the process.
     pending: Pending,
+    /// The process is to stop by this signal at the end of the slice.
+    pub stops_by: Option<i32>,
 }
 
 impl Default for Signals {
@@ -277,6 +291,7 @@ impl Default for Signals {
         Signals {
             actions: [Action::default(); 65],
             pending: Pending::default(),
+            stops_by: None,
         }
     }
 }
@@ -318,8 +333,8 @@ impl Signals {
         self.pending = Pending::default();
     }
 
-    pub fn pending_of_timer(&mut self, timer: u32) -> Option<&mut SignalInfo> {
-        self.pending.of_timer(timer)
+    pub fn has_of_timer(&self, timer: u32) -> bool {
+        self.pending.has_of_timer(timer)
     }
 }
 
@@ -398,11 +413,7 @@ impl Vm {
                 host_signals::mirror(signal as i32, action.handler == IGNORE, action.flags);
             }
             if self.kernel.signals.disposition(signal as i32) == Disposition::Ignore {
-                let set = bit(signal as i32);
-                self.kernel.signals.pending.discard(set);
-                for thread in self.threads.values_mut() {
-                    thread.signals.pending.discard(set);
-                }
+                self.discard_everywhere(bit(signal as i32));
             }
         }
         if old != 0 {
@@ -532,8 +543,8 @@ impl Vm {
     /// process's.
     pub(super) fn take_pending(&mut self, wanted: u64) -> Option<SignalInfo> {
         let taken = self.signals().pending.take(wanted);
-        let taken = taken.or_else(|| self.kernel.signals.pending.take(wanted))?;
-        self.timer_signal_taken(&taken);
+        let mut taken = taken.or_else(|| self.kernel.signals.pending.take(wanted))?;
+        self.timer_signal_taken(&mut taken);
         Some(taken)
     }
 
@@ -576,6 +587,7 @@ impl Vm {
         }
         let thread = self.thread_with_tid(tid)?;
         if signal != 0 {
+            self.room_for_queued(signal)?;
             let info = self.user_signal(signal, SI_TKILL);
             self.send_signal(Target::Thread(thread), info)?;
         }
@@ -589,7 +601,9 @@ impl Vm {
         } else {
             (0, a as i32, b)
         };
-        if process as i32 != self.kernel.process.pid {
+        let own = process as i32 == self.kernel.process.pid
+            || (!to_thread && self.is_own_thread(process as i32));
+        if !own {
             return self.kill_other(call, process as i32, signal);
         }
         if !(0..=64).contains(&signal) {
@@ -604,10 +618,24 @@ impl Vm {
             Target::Process
         };
         if signal != 0 {
+            self.room_for_queued(signal)?;
             info.put(0, signal as u32);
             self.send_signal(target, info)?;
         }
         Ok(0)
+    }
+
+    /// Real-time signals queue, up to RLIMIT_SIGPENDING.
+    fn room_for_queued(&self, signal: i32) -> Result<(), Halt> {
+        let threads = self.threads.values();
+        let count = self.kernel.signals.pending.count()
+            + threads
+                .map(|thread| thread.signals.pending.count())
+                .sum::<usize>();
+        if signal >= 32 && count as u64 >= self.pending_limit() {
+            return Err(Halt::Errno(libc::EAGAIN));
+        }
+        Ok(())
     }
 
     /// The kernel itself sends the current thread a signal (SIGPIPE).
@@ -667,6 +695,7 @@ impl Vm {
         for thread in self.threads.values_mut() {
             thread.signals.pending.discard(set);
         }
+        self.timer_signals_dropped();
     }
 
     /// The thread that can take a signal now, and whether it takes it by
@@ -686,9 +715,22 @@ impl Vm {
     }
 
     /// Job control: the whole vm stops, as the program would. A replay has
-    /// nobody who could continue it and goes on.
+    /// nobody who could continue it and goes on. Who takes turns with others
+    /// gives the turn away first, so it stops at the end of its slice.
     fn stop(&mut self, signal: i32) {
-        if self.io.is_live() {
+        if self.takes_turns() {
+            self.kernel.signals.stops_by = Some(signal);
+        } else if self.io.is_live() {
+            host_signals::stop(signal);
+        }
+    }
+
+    /// Between slices: the turn goes to others that want it, and this process stops
+    /// if it is to.
+    pub(crate) fn let_others_run(&mut self) {
+        let stops_by = self.kernel.signals.stops_by.take();
+        self.give_turn(stops_by.is_some());
+        if let Some(signal) = stops_by {
             host_signals::stop(signal);
         }
     }
@@ -793,7 +835,8 @@ impl Vm {
             return;
         }
         if action.flags & libc::SA_RESETHAND as u64 != 0 {
-            self.kernel.signals.actions[signal as usize] = Action::default();
+            // Flags and mask stay.
+            self.kernel.signals.actions[signal as usize].handler = DEFAULT;
         }
         let mut mask = self.signals().mask | action.mask;
         if action.flags & libc::SA_NODEFER as u64 == 0 {

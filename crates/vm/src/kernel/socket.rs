@@ -224,6 +224,9 @@ impl Vm {
         let [fd, address, length, ..] = call.arguments;
         let room = memory::get::<u32>(length)? as usize;
         if self.pair_end(fd as i32)?.is_some() {
+            if (room as i32) < 0 {
+                return Err(Halt::Errno(libc::EINVAL));
+            }
             let family = (libc::AF_UNIX as u16).to_le_bytes();
             memory::write(address, &family[..room.min(2)])?;
             memory::put(length, 2u32)?;
@@ -366,10 +369,10 @@ impl Vm {
 
     pub(super) fn sys_sendto(&mut self, call: &mut Call) -> Outcome {
         let [fd, buffer, length, flags, address, address_length] = call.arguments;
-        let name = if address == 0 {
-            Vec::new()
-        } else {
-            memory::read_vec(address, (address_length as usize).min(MAX_NAME))?
+        let name = match address_length as u32 as usize {
+            _ if address == 0 => Vec::new(),
+            length @ ..=MAX_NAME => memory::read_vec(address, length)?,
+            _ => return Err(Halt::Errno(libc::EINVAL)),
         };
         let message = Outgoing {
             ranges: vec![(buffer, length)],
@@ -638,7 +641,9 @@ impl Vm {
         let skip = call.done;
         let length = (whole - skip.min(whole)) as usize;
         let control_room = (message.control.1 as usize).min(MAX_CONTROL);
-        let waits = host.blocking() && message.flags & libc::MSG_DONTWAIT == 0;
+        // Errors are never waited for.
+        let at_once = libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE;
+        let waits = host.blocking() && message.flags & at_once == 0;
         let flags =
             message.flags & !libc::MSG_WAITALL | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
         let mut opened = Vec::new();

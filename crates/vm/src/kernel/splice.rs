@@ -150,7 +150,7 @@ impl Vm {
             self.kernel.fds.get(output)?.offset += result as u64;
         }
         if mapped {
-            self.wrote_bytes_to_mapped(output, position, &bytes);
+            self.wrote_bytes_to_mapped(output, position, &bytes)?;
         }
         self.wrote_bytes(output, &bytes)?;
         Ok(result)
@@ -263,6 +263,17 @@ impl Vm {
         }
         if (in_pipe && from != 0) || (out_pipe && to != 0) {
             return Err(Halt::Errno(libc::ESPIPE));
+        }
+        let source_flags = self.kernel.fds.get(input)?.flags;
+        let target_flags = self.kernel.fds.get(output)?.flags;
+        if source_flags & libc::O_ACCMODE == libc::O_WRONLY
+            || target_flags & libc::O_ACCMODE == libc::O_RDONLY
+        {
+            return Err(Halt::Errno(libc::EBADF));
+        }
+        let appends = !out_pipe && target_flags & libc::O_APPEND != 0;
+        if appends || self.is_same_pipe(input, output) {
+            return Err(Halt::Errno(libc::EINVAL));
         }
         let mut no_wait = call.clone();
         if flags as u32 & libc::SPLICE_F_NONBLOCK != 0 {
@@ -448,6 +459,9 @@ impl Vm {
         }
         let (source, _) = self.pipe_end(input)?;
         self.pipe_end(output)?;
+        if self.is_same_pipe(input, output) {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
         let mut no_wait = call.clone();
         if flags as u32 & libc::SPLICE_F_NONBLOCK != 0 {
             no_wait.interrupted = true;
@@ -477,10 +491,36 @@ impl Vm {
     }
 
     /// To or from a pipe as writev and readv would.
+    /// Both are ends of one pipe inside the vm. Of others the host says it.
+    fn is_same_pipe(&self, one: i32, other: i32) -> bool {
+        let pipe = |fd| match &self.kernel.fds.peek_fd(fd)?.object {
+            Object::Pipe(end) => Some(end.pipe.as_ptr()),
+            _ => None,
+        };
+        pipe(one).is_some() && pipe(one) == pipe(other)
+    }
+
     pub(super) fn sys_vmsplice(&mut self, call: &mut Call) -> Outcome {
         let [fd, vector, count, ..] = call.arguments;
-        let ranges = super::file::vectors(vector, count)?;
         let fd = fd as i32;
+        let room = match &self.kernel.fds.get(fd)?.object {
+            Object::Pipe(end) if end.write => {
+                let pipe = end.pipe.borrow();
+                pipe.capacity.saturating_sub(pipe.buffer.len())
+            }
+            Object::Pipe(_) => 0,
+            Object::Host(file) if file.kind == Kind::Fifo => 0,
+            _ => return Err(Halt::Errno(libc::EBADF)),
+        };
+        let mut ranges = super::file::vectors(vector, count)?;
+        if room > 0 && !call.again {
+            // It waits for some room, not for all.
+            let mut left = room as u64;
+            for (_, length) in &mut ranges {
+                *length = left.min(*length);
+                left -= *length;
+            }
+        }
         if self.kernel.fds.get(fd)?.flags & libc::O_ACCMODE == libc::O_RDONLY {
             self.read_into(call, fd, &ranges, None, 0)
         } else {

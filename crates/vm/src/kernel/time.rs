@@ -183,6 +183,17 @@ impl Vm {
         Ok(result)
     }
 
+    pub(super) fn sys_settimeofday(&mut self, call: &Call) -> Outcome {
+        let [time, ..] = call.arguments;
+        if time != 0 {
+            let [seconds, microseconds] = memory::get::<[i64; 2]>(time)?;
+            if seconds < 0 || !(0..1_000_000).contains(&microseconds) {
+                return Err(Halt::Errno(libc::EINVAL));
+            }
+        }
+        self.refuse_call(call.number, libc::EPERM)
+    }
+
     /// Only one clock can be set at all, and not by a guest.
     pub(super) fn sys_clock_settime(&mut self, clock: u64) -> Outcome {
         self.clock_time(clock)?;
@@ -214,8 +225,8 @@ impl Vm {
             self.clock_time(clock)?;
             match clock as i32 {
                 // Nobody sleeps by the time that only it uses up.
-                libc::CLOCK_THREAD_CPUTIME_ID => return Err(Halt::Errno(libc::EINVAL)),
-                libc::CLOCK_MONOTONIC_RAW
+                libc::CLOCK_THREAD_CPUTIME_ID
+                | libc::CLOCK_MONOTONIC_RAW
                 | libc::CLOCK_REALTIME_COARSE
                 | libc::CLOCK_MONOTONIC_COARSE => return Err(Halt::Errno(libc::EOPNOTSUPP)),
                 _ => {}

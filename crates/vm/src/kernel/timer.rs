@@ -43,8 +43,10 @@ struct Timer {
     /// Monotonic or processor time at which it expires.
     deadline: Option<u64>,
     interval: u64,
-    /// Expiries since its pending signal was made.
-    missed: u32,
+    /// Its signal is pending since this expiry. It is armed again when the signal
+    /// is taken, as by the kernel: one that expires often does not wake anybody
+    /// who blocks its signal.
+    pending_since: Option<u64>,
     /// What timer_getoverrun says.
     overrun: u32,
 }
@@ -59,6 +61,57 @@ const SECOND: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub struct Timers {
     timers: BTreeMap<u32, Timer>,
+}
+
+impl Timer {
+    fn new(base: Base, notify: Notify, deadline: Option<u64>, interval: u64) -> Timer {
+        Timer {
+            base,
+            notify,
+            deadline,
+            interval,
+            pending_since: None,
+            overrun: 0,
+        }
+    }
+
+    /// When it does something next. One that notifies nobody is only asked.
+    fn due(&self) -> Option<u64> {
+        match self.notify {
+            Notify::Nothing => None,
+            _ => self.deadline,
+        }
+    }
+
+    /// Time left until it expires next.
+    fn left(&self, now: u64) -> u64 {
+        let Some(from) = self.deadline.or(self.pending_since) else {
+            return 0;
+        };
+        match now.checked_sub(from) {
+            None => from - now,
+            Some(since) => match since.checked_rem(self.interval) {
+                Some(part) => self.interval - part,
+                // Due, but nobody has looked yet.
+                None if self.due().is_some() => 1,
+                None => 0,
+            },
+        }
+    }
+
+    /// Its signal is taken at `now`: it is armed again, and expiries in between
+    /// count as missed.
+    fn rearm(&mut self, now: u64) {
+        self.overrun = 0;
+        let Some(since) = self.pending_since.take() else {
+            return;
+        };
+        if let Some(missed) = now.saturating_sub(since).checked_div(self.interval) {
+            let next = (missed + 1).saturating_mul(self.interval);
+            self.deadline = Some(since.saturating_add(next));
+            self.overrun = missed.min(i32::MAX as u64) as u32;
+        }
+    }
 }
 
 impl Timers {
@@ -92,7 +145,7 @@ impl Vm {
             .timers
             .values()
             .filter(|timer| timer.base != Base::Processor)
-            .filter_map(|timer| timer.deadline)
+            .filter_map(Timer::due)
             .min()
     }
 
@@ -103,7 +156,7 @@ impl Vm {
             .timers
             .values()
             .filter_map(|timer| {
-                let left = timer.deadline?.saturating_sub(self.timer_now(timer.base));
+                let left = timer.due()?.saturating_sub(self.timer_now(timer.base));
                 Some(left.saturating_mul(INSTRUCTIONS_PER_NANOSECOND).max(1))
             })
             .min()
@@ -122,18 +175,18 @@ impl Vm {
             } else {
                 now
             };
-            let Some(deadline) = timer.deadline.filter(|deadline| *deadline <= now) else {
+            let Some(deadline) = timer.due().filter(|deadline| *deadline <= now) else {
                 continue;
             };
-            let mut expiries = 1;
             timer.deadline = None;
-            if let Some(more) = (now - deadline).checked_div(timer.interval) {
-                expiries += more;
+            if !matches!(timer.notify, Notify::Signal { .. })
+                && let Some(more) = (now - deadline).checked_div(timer.interval)
+            {
                 timer.deadline = Some(deadline + (more + 1) * timer.interval);
             }
-            due.push((*key, expiries, timer.notify.clone()));
+            due.push((*key, deadline, timer.notify.clone()));
         }
-        for (key, expiries, notify) in due {
+        for (key, deadline, notify) in due {
             match notify {
                 Notify::Nothing => {}
                 Notify::Interval(signal) => {
@@ -144,7 +197,13 @@ impl Vm {
                     signal,
                     value,
                     target,
-                } => self.expire_posix(key, expiries, signal, value, target)?,
+                } => {
+                    self.expire_posix(key, signal, value, target)?;
+                    if let Some(timer) = self.kernel.timers.timers.get_mut(&key) {
+                        timer.pending_since = Some(deadline);
+                    }
+                    self.go_on_without_signal(key);
+                }
             }
         }
         Ok(())
@@ -155,14 +214,8 @@ impl Vm {
         let timers = &mut self.kernel.timers.timers;
         timers.remove(&PROCESSOR_LIMIT);
         if let (Some(second), _) = self.processor_limit() {
-            let timer = Timer {
-                base: Base::Processor,
-                notify: Notify::ProcessorLimit,
-                deadline: Some(second.saturating_mul(SECOND)),
-                interval: 0,
-                missed: 0,
-                overrun: 0,
-            };
+            let deadline = Some(second.saturating_mul(SECOND));
+            let timer = Timer::new(Base::Processor, Notify::ProcessorLimit, deadline, 0);
             self.kernel.timers.timers.insert(PROCESSOR_LIMIT, timer);
         }
     }
@@ -181,43 +234,71 @@ impl Vm {
     fn expire_posix(
         &mut self,
         key: u32,
-        expiries: u64,
         signal: i32,
         value: u64,
         target: Target,
     ) -> Result<(), Error> {
-        let pending = match target {
-            Target::Process => self.kernel.signals.pending_of_timer(key),
-            Target::Thread(thread) => self
-                .threads
-                .get_mut(&thread)
-                .and_then(|thread| thread.signals.pending.of_timer(key)),
-        };
-        let Some(timer) = self.kernel.timers.timers.get_mut(&key) else {
-            return Ok(());
-        };
-        if let Some(info) = pending {
+        if self.timer_signal_pends(key, target) {
             // One signal at a time; the rest is counted.
-            timer.missed = timer.missed.saturating_add(expiries as u32);
-            info.put(20, timer.missed);
             return Ok(());
         }
-        timer.missed = (expiries - 1) as u32;
         let mut info = SignalInfo::new(signal, SI_TIMER);
         info.put(16, key);
-        info.put(20, timer.missed);
         info.put_long(24, value);
         self.send_signal(target, info)
     }
 
+    fn timer_signal_pends(&self, key: u32, target: Target) -> bool {
+        match target {
+            Target::Process => self.kernel.signals.has_of_timer(key),
+            Target::Thread(thread) => self
+                .threads
+                .get(&thread)
+                .is_some_and(|thread| thread.signals.pending.has_of_timer(key)),
+        }
+    }
+
+    /// A timer whose signal is ignored goes on, but not more often than the
+    /// kernel's clock ticks.
+    fn go_on_without_signal(&mut self, key: u32) {
+        const TICK: u64 = 4_000_000;
+        let Some(timer) = self.kernel.timers.timers.get(&key) else {
+            return;
+        };
+        let Notify::Signal { target, .. } = timer.notify else {
+            return;
+        };
+        if timer.pending_since.is_none() || self.timer_signal_pends(key, target) {
+            return;
+        }
+        let now = self.timer_now(timer.base);
+        if let Some(timer) = self.kernel.timers.timers.get_mut(&key) {
+            timer.rearm(now.saturating_add(TICK));
+            timer.overrun = 0;
+        }
+    }
+
+    /// Pending signals have been dropped.
+    pub(super) fn timer_signals_dropped(&mut self) {
+        let keys: Vec<u32> = self.kernel.timers.timers.keys().copied().collect();
+        for key in keys {
+            self.go_on_without_signal(key);
+        }
+    }
+
     /// A timer's signal leaves the queue: its overrun is fixed.
-    pub(super) fn timer_signal_taken(&mut self, info: &SignalInfo) {
-        if info.code() == SI_TIMER {
-            let mut key = [0; 4];
-            key.copy_from_slice(&info.bytes[16..20]);
-            if let Some(timer) = self.kernel.timers.timers.get_mut(&u32::from_le_bytes(key)) {
-                timer.overrun = std::mem::take(&mut timer.missed);
-            }
+    pub(super) fn timer_signal_taken(&mut self, info: &mut SignalInfo) {
+        if info.code() != SI_TIMER {
+            return;
+        }
+        let key = info.word(16);
+        let Some(base) = self.kernel.timers.timers.get(&key).map(|timer| timer.base) else {
+            return;
+        };
+        let now = self.timer_now(base);
+        if let Some(timer) = self.kernel.timers.timers.get_mut(&key) {
+            timer.rearm(now);
+            info.put(20, timer.overrun);
         }
     }
 
@@ -243,10 +324,7 @@ impl Vm {
         let Some(timer) = self.kernel.timers.timers.get(&key) else {
             return (0, 0);
         };
-        let left = timer.deadline.map_or(0, |deadline| {
-            deadline.saturating_sub(self.timer_now(timer.base)).max(1)
-        });
-        (timer.interval, left)
+        (timer.interval, timer.left(self.timer_now(timer.base)))
     }
 
     fn set_itimer(&mut self, which: u64, interval: u64, value: u64) -> Result<(), Halt> {
@@ -255,14 +333,8 @@ impl Vm {
             self.kernel.timers.timers.remove(&key);
             return Ok(());
         }
-        let timer = Timer {
-            base,
-            notify: Notify::Interval(signal),
-            deadline: Some(self.timer_now(base).saturating_add(value)),
-            interval,
-            missed: 0,
-            overrun: 0,
-        };
+        let deadline = Some(self.timer_now(base).saturating_add(value));
+        let timer = Timer::new(base, Notify::Interval(signal), deadline, interval);
         self.kernel.timers.timers.insert(key, timer);
         Ok(())
     }
@@ -353,14 +425,7 @@ impl Vm {
             }
         };
         memory::put(id, key)?;
-        let timer = Timer {
-            base,
-            notify,
-            deadline: None,
-            interval: 0,
-            missed: 0,
-            overrun: 0,
-        };
+        let timer = Timer::new(base, notify, None, 0);
         self.kernel.timers.timers.insert(key, timer);
         Ok(0)
     }
@@ -395,7 +460,7 @@ impl Vm {
         let timer = self.posix_timer(id)?;
         timer.deadline = deadline;
         timer.interval = interval;
-        timer.missed = 0;
+        timer.pending_since = None;
         timer.overrun = 0;
         self.armed(0)
     }

@@ -81,6 +81,10 @@ impl Vm {
         if let Some(host) = self.host_use(fd as i32)? {
             return self.host_timer(libc::SYS_timerfd_settime, host.number, call);
         }
+        const CANCELLED_BY_SETTING: i32 = 2;
+        if flags as i32 & !(libc::TFD_TIMER_ABSTIME | CANCELLED_BY_SETTING) != 0 {
+            return Err(Halt::Errno(libc::EINVAL));
+        }
         let now = self.now();
         let offset = self.clock.realtime_offset;
         let interval = nanoseconds(memory::get(new)?)?;

@@ -335,9 +335,9 @@ impl Vm {
                         }
                     }
                     WaitOn::Child => child_waiters = true,
-                    WaitOn::SharedFutex { slot, sequence } => {
+                    WaitOn::SharedFutex { place } => {
                         let tree = self.tree.as_ref();
-                        if tree.is_some_and(|tree| tree.futex_sequence(*slot) != *sequence) {
+                        if tree.is_some_and(|tree| tree.futex_is_woken(*place)) {
                             woken.push(*id);
                         }
                         retries = true;

@@ -322,7 +322,7 @@ impl Vm {
         }
         let mut last = self.last_slice;
         let (mut choice, runnable) = loop {
-            self.give_turn(false);
+            self.let_others_run();
             let runnable = self.wait_for_runnable()?;
             if self.ended.is_some() {
                 return Ok(None);

@@ -176,6 +176,18 @@ impl Space {
         pages
     }
 
+    /// Mappings that share an object: where, with which protection, from which
+    /// offset on.
+    pub fn shared_parts(&self, object: SharedObject) -> Vec<(Range<u64>, i32, u64)> {
+        self.mappings()
+            .filter(|(_, mapping)| mapping.shared)
+            .filter_map(|(range, mapping)| {
+                let shows = mapping.shows.filter(|shows| shows.object == object)?;
+                Some((range, mapping.protection, shows.offset))
+            })
+            .collect()
+    }
+
     /// The object is, or was, mapped.
     pub fn shows(&self, object: SharedObject) -> bool {
         self.shown.contains(&object)
