@@ -144,6 +144,16 @@ fn pointers_to_vm() {
     check("pointers_to_vm");
 }
 
+#[test]
+fn forged_frames() {
+    check("forged_frames");
+}
+
+#[test]
+fn alignment_flag() {
+    check("alignment_flag");
+}
+
 /// Calls that one thread makes while another starts and joins one thread. It was
 /// 15,000 to 22,000 when a call weighed as much as an instruction.
 const MOST_CALLS: u64 = 500;
