@@ -169,6 +169,16 @@ fn pipe_signals() {
     check("pipe_signals");
 }
 
+#[test]
+fn forged_frames() {
+    check("forged_frames");
+}
+
+#[test]
+fn alignment_flag() {
+    check("alignment_flag");
+}
+
 /// Calls that one thread makes while another starts and joins one thread. It was
 /// 15,000 to 22,000 when a call weighed as much as an instruction.
 const MOST_CALLS: u64 = 500;

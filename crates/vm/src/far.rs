@@ -24,9 +24,9 @@ const PROCESSOR: u16 = 0x7b;
 /// The low bits say who asks.
 const PRIVILEGE: u16 = 3;
 
-/// Status flags and those a program may set, but for the trap flag: it would
-/// single-step the vm.
-const SETTABLE_FLAGS: u64 = 0x0005_0cd5 & !0x100;
+/// Status flags and those a program may set, but for the trap flag and the
+/// alignment check: they would step and check the vm.
+const SETTABLE_FLAGS: u64 = 0x0001_0cd5;
 
 /// What `int1` raises, and what its signal says.
 const DEBUG: u8 = 1;

@@ -56,9 +56,10 @@ const ORDER: [usize; 16] = [
     reg::RSP,
 ];
 
-/// Flags a program may set by returning from a handler. Not the trap flag:
-/// it would single-step the vm.
-const SETTABLE_FLAGS: u64 = 0x0005_0cd5 & !0x100;
+/// Flags a program may set by returning from a handler. Not the trap flag: it
+/// would single-step the vm. Not the alignment check: it would check the vm's
+/// own instructions.
+const SETTABLE_FLAGS: u64 = 0x0001_0cd5;
 
 fn put(bytes: &mut [u8], at: usize, value: u64) {
     bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());

@@ -324,6 +324,13 @@ impl Translator {
         if instruction.is_ip_rel_memory_operand() {
             return self.copy_rip_relative(builder, instruction);
         }
+        if instruction.code() == Code::Popfq {
+            // and qword [rsp], ~AC: what stands between the guest's instructions
+            // is not always aligned. The bytes are off the stack when it is done.
+            builder
+                .code
+                .raw(&[0x48, 0x81, 0x24, 0x24, 0xff, 0xff, 0xfb, 0xff]);
+        }
         builder.code.raw(bytes);
     }
 
