@@ -1,7 +1,7 @@
 # deadheat: every target installs what it needs on a Debian 12 machine by
 # itself and says so.
 
-.PHONY: build demo install deb test test-all bench
+.PHONY: build demo install deb test test-all results bench
 
 PREFIX = /usr/local
 DESTDIR =
@@ -57,8 +57,10 @@ test-all: test
 	scripts/corpus "damaged recordings" env DEADHEAT_DAMAGE_ROUNDS=60 cargo test --release -p deadheat --test damage -- --nocapture
 	scripts/corpus "mutated recordings" env DEADHEAT_MUTANTS=10000 cargo test --release -p deadheat --test damage mutants -- --nocapture
 	scripts/corpus pairs env DEADHEAT_IDENTITY_PAIRS=1000 DEADHEAT_IDENTITY_TABLE=$(CURDIR)/docs/results/pairs.md cargo test --release -p deadheat --test identity
+	@scripts/result --stamp docs/results/pairs.md 'make test-all'
 	@scripts/need $(PROGRAM_PACKAGES)
 	scripts/corpus programs env DEADHEAT_TEST_ALL=1 DEADHEAT_PROGRAMS_TABLE=$(CURDIR)/docs/results/programs.md cargo test --release -p deadheat --test programs
+	@scripts/result --stamp docs/results/programs.md 'make test-all'
 	scripts/corpus identity-hard env DEADHEAT_IDENTITY_RECORDINGS=25 cargo test --release -p deadheat --test programs
 	scripts/corpus "known accesses" env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test known_accesses
 	scripts/corpus races env DEADHEAT_TEST_ALL=1 cargo test --release -p deadheat --test races
@@ -68,6 +70,7 @@ test-all: test
 	scripts/corpus "memory errors" cargo test --release -p deadheat --test heap -- --ignored
 	@scripts/need dpkg-dev libevent-dev libbz2-dev gdb python3
 	scripts/corpus applications bench/explore/applications
+	@scripts/result --stamp docs/results/applications.md bench/explore/applications
 	scripts/corpus "locks of a real program" scripts/check-consequences
 	scripts/corpus hunt cargo test --release -p deadheat --test hunt -- --ignored --nocapture
 	scripts/corpus "damaged debug info" env DAMAGE_ROUNDS=300 cargo test --release -p symbols --test malformed
@@ -81,15 +84,23 @@ test-all: test
 	scripts/corpus package scripts/check-package
 	@scripts/corpus --end
 
-bench: build
-	@scripts/need valgrind xz-utils pigz bzip2 perl python3 sqlite3 time dpkg-dev gdb pbzip2 memcached
-	bench/vm/run
+BENCH_PACKAGES = valgrind xz-utils pigz bzip2 perl python3 sqlite3 time dpkg-dev gdb pbzip2 memcached
+
+# The pages of docs/results that take minutes; each says with which command and on
+# which commit it was made (scripts/result).
+results: build
+	@scripts/need $(BENCH_PACKAGES)
+	scripts/result docs/results/vm.md bench/vm/run
+	scripts/result docs/results/reorder.md bench/reorder/run
+	scripts/result docs/results/explore.md bench/explore/run
+	scripts/result docs/results/heap.md bench/heap/run
+	scripts/result docs/results/report.md bench/report
+
+# Those and all others.
+bench: results
 	bench/detect/run
-	bench/reorder/run
-	bench/explore/run
-	bench/heap/run
-	bench/report
-	bench/sample/run
-	bench/hunt/run
-	bench/ifr/run
+	scripts/result docs/results/applications.md bench/explore/applications
+	scripts/result docs/results/sample.md bench/sample/run
+	scripts/result docs/results/hunt.md bench/hunt/run
+	scripts/result docs/results/ifr.md bench/ifr/run
 	bench/growth/run --write

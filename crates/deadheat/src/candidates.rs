@@ -9,7 +9,7 @@ use crate::commands::Failure;
 use crate::commands::record::{self, ScheduleArguments};
 use crate::commands::run::with_threads;
 use crate::exploration::{self, ExploreOptions};
-use crate::{ending, orders, phase, temporary};
+use crate::{ending, phase, temporary};
 use detect::import;
 use detect::steer::{self, Fate, Steering};
 use race::{CutShort, Evidence, Race, Report};
@@ -210,9 +210,8 @@ impl Search<'_> {
                 exploration::play_and_classify(
                     &mut report,
                     &directory,
-                    orders::Effort::default(),
+                    exploration::Work::default(),
                     explore,
-                    exploration::SCHEDULES,
                     None,
                 )?;
             }

@@ -7,7 +7,11 @@ use explore::{
     Checks, Conclusion, Looked, Occurrence, Origin, Outcome, Recorded, Schedule, Settings, Subject,
     Witness,
 };
-use race::{Access, AccessKind, Evidence, Instance, Moment, Race, Report, Verdict, labels, plain};
+use race::{
+    Access, AccessKind, Evidence, Instance, Moment, Race, Report, RunFailure, Verdict, labels,
+    plain,
+};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
@@ -147,46 +151,125 @@ pub fn failure(error: explore::Error) -> Failure {
     }
 }
 
+/// How much is tried of a race's instances and after each of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    pub effort: orders::Effort,
+    pub schedules: u32,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Work {
+            effort: orders::Effort::default(),
+            schedules: SCHEDULES,
+        }
+    }
+}
+
 /// Plays both orders of every race of `report` and classifies them all, as far
-/// as there is time.
+/// as there is time, process by process of the recording at `directory`.
 pub fn play_and_classify(
     report: &mut Report,
     directory: &Path,
-    effort: orders::Effort,
+    work: Work,
     options: &ExploreOptions,
-    schedules: u32,
     detection: Option<&detect::Options>,
 ) -> Result<(), Failure> {
-    if interruption::is_over() {
-        leave_all(report);
-        return Ok(());
-    }
-    let played = orders::play(report, directory, effort);
-    let leads = match ending::unless_over(played)? {
-        Some(leads) if !interruption::is_over() => leads,
-        _ => {
-            leave_all(report);
+    each_process(report, directory, |part, recording| {
+        if interruption::is_over() {
+            leave_all(part);
             return Ok(());
         }
-    };
-    classify(report, directory, options, schedules, detection, &leads)
+        let played = orders::play(part, recording, work.effort);
+        let leads = match ending::unless_over(played)? {
+            Some(leads) if !interruption::is_over() => leads,
+            _ => {
+                leave_all(part);
+                return Ok(());
+            }
+        };
+        classify(part, recording, options, work.schedules, detection, &leads)
+    })
 }
 
-/// Classifies every race of `report`, which were found in the recording at
-/// `directory`, its `leads` first; races that are met on the way are added and
-/// classified as well, if there is a `detection` to find them by.
-pub fn classify(
+/// Classifies every race of `report` without playing orders first, and without
+/// looking for other races.
+pub fn classify_all(
     report: &mut Report,
     directory: &Path,
+    options: &ExploreOptions,
+) -> Result<(), Failure> {
+    let leads = orders::Leads::default();
+    each_process(report, directory, |part, recording| {
+        classify(part, recording, options, SCHEDULES, None, &leads)
+    })
+}
+
+/// Does something with what is known of each process that has a race or a
+/// failure, as a report of its own.
+fn each_process(
+    report: &mut Report,
+    directory: &Path,
+    mut each: impl FnMut(&mut Report, &Recording) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut parts: BTreeMap<Option<u32>, (Vec<Race>, Vec<RunFailure>)> = BTreeMap::new();
+    for race in std::mem::take(&mut report.races) {
+        parts.entry(race.process).or_default().0.push(race);
+    }
+    for failure in std::mem::take(&mut report.failures) {
+        parts.entry(failure.process).or_default().1.push(failure);
+    }
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let recording = Recording::open(directory)?;
+    for (process, (races, failures)) in parts {
+        let mut part = Report {
+            races,
+            failures,
+            recordings: report.recordings.clone(),
+            ..Report::new(&report.tool, report.program.clone())
+        };
+        if process.is_none() {
+            part.exit = report.exit;
+        }
+        let done = each(&mut part, &recording.of_process(process.unwrap_or(0)));
+        report
+            .races
+            .extend(part.races.into_iter().map(|race| Race { process, ..race }));
+        report.failures.append(&mut part.failures);
+        report.leave_all(part.cut_short);
+        detect::add_errors(&mut report.errors, part.errors);
+        for sentence in part.not_checked {
+            if !report.not_checked.contains(&sentence) {
+                report.not_checked.push(sentence);
+            }
+        }
+        done?;
+    }
+    report.sort_and_number();
+    Ok(())
+}
+
+/// Classifies every race of `report`, which were found in the process that
+/// `recording` is about, its `leads` first; races that are met on the way are added and
+/// classified as well, if there is a `detection` to find them by.
+fn classify(
+    report: &mut Report,
+    recording: &Recording,
     options: &ExploreOptions,
     schedules: u32,
     detection: Option<&detect::Options>,
     leads: &orders::Leads,
 ) -> Result<(), Failure> {
-    if options.k == 0 || report.races.is_empty() {
+    let around = is_searched_around(report);
+    if (options.k == 0 || report.races.is_empty()) && !around {
         return Ok(());
     }
-    let recording = Recording::open(directory)?;
+    // As the user calls it.
+    let own = || recording.directory.display().to_string();
+    let named = report.recordings.first().cloned().unwrap_or_else(own);
     let settings = options.settings(schedules);
     let recorded: Vec<Recorded> = report
         .races
@@ -201,7 +284,7 @@ pub fn classify(
         .filter_map(|recorded| recorded.occurrences.first())
         .flat_map(|occurrence| [occurrence.instance.first, occurrence.instance.second])
         .collect();
-    if moments.is_empty() {
+    if moments.is_empty() && !around {
         return Ok(());
     }
     let first: Vec<Occurrence> = recorded
@@ -209,7 +292,7 @@ pub fn classify(
         .flat_map(|recorded| &recorded.occurrences)
         .copied()
         .collect();
-    let survey = match explore::survey(&recording, &moments, &first) {
+    let survey = match explore::survey(recording, &moments, &first) {
         Err(explore::Error::Copy(CopyError::Interrupted)) => {
             leave_all(report);
             return Ok(());
@@ -224,12 +307,13 @@ pub fn classify(
     let mut all = Explored {
         looked: report.races.iter().map(|_| Vec::new()).collect(),
         left: report.races.iter().map(|_| 0).collect(),
+        met: report.races.iter().map(|_| None).collect(),
         not_checked: Vec::new(),
     };
-    all.add(&recording, recorded, &survey, settings, &checks)?;
+    all.add(recording, recorded, &survey, settings, &checks)?;
     let (mut reached_by, mut followed) = (0, 0);
     let others = detection.map_or_else(Vec::new, |detection| {
-        let died = report.exit.program.is_some_and(|code| code > 128);
+        let died = around || report.exit.program.is_some_and(|code| code > 128);
         let origins = all.other_executions(options, died);
         origins
             .into_iter()
@@ -237,13 +321,11 @@ pub fn classify(
             .collect()
     });
     let mut left_others = 0;
+    let mut endings: BTreeMap<Option<i32>, u64> = BTreeMap::new();
     for (number, (origin, detection)) in (0..).zip(others) {
         // Worse than a violated specification it cannot get.
-        if all
-            .looked
-            .iter()
-            .all(|looked| looked.iter().any(Looked::violates))
-        {
+        let violates = |looked: &Vec<Looked>| looked.iter().any(Looked::violates);
+        if !around && all.looked.iter().all(violates) {
             break;
         }
         if interruption::is_over() {
@@ -252,8 +334,8 @@ pub fn classify(
         }
         let label = format!("looking for races under {origin}");
         let found = phase::counting(&label, None, || {
-            let start = |recording: &Recording| survey.start(recording, origin);
-            detect::detect_in(directory, detection, &start)
+            let start = |_: &Recording| survey.start(recording, origin);
+            detect::detect_in(&recording.directory, detection, &start)
         });
         match found {
             // What was cut off says nothing; it is looked at again.
@@ -263,9 +345,12 @@ pub fn classify(
                     Origin::Schedule(_) => reached_by += 1,
                     Origin::Swapped { .. } => followed += 1,
                 }
+                *endings.entry(found.exit.program).or_default() += 1;
                 let todo = meet(report, found, origin, number, &mut all);
-                let todo = todo.into_iter().map(Recorded::without_leads).collect();
-                all.add(&recording, todo, &survey, settings, &checks)?;
+                if options.k > 0 {
+                    let todo = todo.into_iter().map(Recorded::without_leads).collect();
+                    all.add(recording, todo, &survey, settings, &checks)?;
+                }
             }
             Err(_) if interruption::is_over() => left_others += 1,
             Err(error) => report.not_checked.push(format!(
@@ -295,7 +380,17 @@ pub fn classify(
             unlooked += 1;
             continue;
         }
-        tell(race, conclusion, directory, &mut witnesses);
+        tell(race, conclusion, (&named, recording), &mut witnesses);
+    }
+    for (race, met) in report.races.iter_mut().zip(&all.met) {
+        if let (Some(occurrence), true) = (met, race.replay.is_empty()) {
+            witnesses.push(survey.meeting(*occurrence));
+            race.replay
+                .push(evidence_command(&named, recording, witnesses.len()));
+        }
+    }
+    if around {
+        say_around(report, &endings);
     }
     report.errors = errors;
     report.not_checked.append(&mut all.not_checked);
@@ -310,7 +405,7 @@ pub fn classify(
                 )
             }));
     }
-    explore::write_evidence(&recording, &mut witnesses).map_err(failure)?;
+    explore::write_evidence(recording, &mut witnesses).map_err(failure)?;
     if all.left.iter().any(|left| *left > 0) {
         let races = report::count(report.races.len() as u64, "race");
         report.leave(format!("what {unlooked} of {races} can do"));
@@ -318,6 +413,10 @@ pub fn classify(
     if left_others > 0 {
         let executions = report::count(left_others, "other execution");
         report.leave(format!("races under {executions}"));
+    }
+    if options.k == 0 {
+        report.sort_and_number();
+        return Ok(());
     }
     report.not_checked.push(format!(
         "consequences were looked for with the recorded inputs only, under sequential \
@@ -329,6 +428,72 @@ pub fn classify(
     ));
     report.sort_and_number();
     Ok(())
+}
+
+fn evidence_command(directory: &str, recording: &Recording, number: usize) -> String {
+    let process = match recording.subject() {
+        0 => String::new(),
+        number => format!(" --process {number}"),
+    };
+    format!("deadheat replay {directory}{process} --evidence {number}")
+}
+
+/// The program failed and no race was seen: other schedules are searched for one,
+/// whatever else is wanted.
+pub fn is_searched_around(report: &Report) -> bool {
+    let is_open = |failure: &RunFailure| failure.around.is_none();
+    report.races.is_empty() && report.failures.iter().any(is_open)
+}
+
+/// Looks for races under schedules other than the one that failed, and for nothing
+/// else.
+pub fn search_around(
+    report: &mut Report,
+    directory: &Path,
+    options: &ExploreOptions,
+    detection: &detect::Options,
+) -> Result<(), Failure> {
+    let only_found = ExploreOptions {
+        k: 0,
+        ..options.clone()
+    };
+    let leads = orders::Leads::default();
+    each_process(report, directory, |part, recording| {
+        classify(part, recording, &only_found, 1, Some(detection), &leads)
+    })
+}
+
+/// What became of the program under other schedules, counted.
+fn say_around(report: &mut Report, endings: &BTreeMap<Option<i32>, u64>) {
+    let all: u64 = endings.values().sum();
+    if all == 0 {
+        return;
+    }
+    let words: Vec<String> = endings
+        .iter()
+        .map(|(code, times)| {
+            let end = match code {
+                None => "it did not come to an end".to_string(),
+                Some(code @ 129..=192) => {
+                    format!("it died of {}", explore::signal_name(code - 128))
+                }
+                Some(code) => format!("it ended with exit code {code}"),
+            };
+            format!("{end} in {times}")
+        })
+        .collect();
+    let races = match report.races.len() {
+        0 => "no race was seen in them either".to_string(),
+        seen => format!("{} was seen in them", report::count(seen as u64, "race")),
+    };
+    let text = format!(
+        "of {} tried, {}; {races}",
+        report::count(all, "other schedule"),
+        words.join(", ")
+    );
+    for failure in &mut report.failures {
+        failure.around.get_or_insert_with(|| text.clone());
+    }
 }
 
 /// Of no race it is known what it can do.
@@ -344,6 +509,8 @@ struct Explored {
     looked: Vec<Vec<Looked>>,
     /// Occurrences of each that are left.
     left: Vec<usize>,
+    /// Where those were met that are not in the recorded execution.
+    met: Vec<Option<Occurrence>>,
     /// What could not be watched, in sentences.
     not_checked: Vec<String>,
 }
@@ -465,6 +632,7 @@ fn meet(
         report.races.push(race);
         all.looked.push(Vec::new());
         all.left.push(0);
+        all.met.push(there.first().copied());
         todo.push(std::mem::take(&mut there));
     }
     todo
@@ -504,7 +672,12 @@ fn occurrences(race: &Race, before: Option<Origin>) -> Vec<Occurrence> {
 }
 
 /// Writes a conclusion into the race.
-fn tell(race: &mut Race, conclusion: Conclusion, directory: &Path, witnesses: &mut Vec<Witness>) {
+fn tell(
+    race: &mut Race,
+    conclusion: Conclusion,
+    (named, recording): (&str, &Recording),
+    witnesses: &mut Vec<Witness>,
+) {
     if conclusion.verdict == Verdict::Unclassified {
         // The states are all that is known.
         let id = race.evidence.iter().map(|evidence| evidence.id).max();
@@ -548,11 +721,7 @@ fn tell(race: &mut Race, conclusion: Conclusion, directory: &Path, witnesses: &m
         evidence.instance = Some(witness.occurrence.instance);
         evidence.text = format!("{}; {}", evidence.text, witness.words().join(", "));
         witnesses.push(witness);
-        let command = format!(
-            "deadheat replay {} --evidence {}",
-            directory.display(),
-            witnesses.len()
-        );
+        let command = evidence_command(named, recording, witnesses.len());
         evidence.replay = Some(command.clone());
         race.replay.insert(0, command);
     }

@@ -13,6 +13,7 @@ mod candidates;
 mod commands;
 mod ending;
 mod exploration;
+mod failures;
 mod inputs;
 mod monitored_build;
 mod orders;

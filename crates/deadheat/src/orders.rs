@@ -13,7 +13,6 @@ use race::{
 };
 use reorder::{Budget, Fate, Location, Outcome};
 use std::collections::{BTreeMap, HashMap};
-use std::path::Path;
 use vm::record::Recording;
 use vm::schedule::Random64;
 
@@ -66,10 +65,9 @@ impl Leads {
 /// How many differences a report names.
 const DIFFERENCES: usize = 8;
 
-/// Tries instances of every race of `report`, which were found in the recording
-/// at `directory`; those that changed the state.
-pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<Leads, Failure> {
-    let recording = Recording::open(directory)?;
+/// Tries instances of every race of `report`, which were found in the process that
+/// `recording` is about; those that changed the state.
+pub fn play(report: &mut Report, recording: &Recording, effort: Effort) -> Result<Leads, Failure> {
     let mut chosen = Vec::new();
     for (index, race) in report.races.iter().enumerate() {
         // Tasks and goroutines that one thread ran cannot be swapped there:
@@ -86,7 +84,7 @@ pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<Lea
     }
     let budget = Budget::default();
     if effort.instructions != u64::MAX && chosen.iter().any(|own| !own.is_empty()) {
-        let chronology = reorder::Chronology::of_recording(&recording)?;
+        let chronology = reorder::Chronology::of_recording(recording)?;
         chosen = affordable(chosen, effort.instructions, |instance| {
             let apart = chronology.between(instance.first, instance.second);
             apart.saturating_add(budget.at_race_point())
@@ -105,7 +103,7 @@ pub fn play(report: &mut Report, directory: &Path, effort: Effort) -> Result<Lea
     let races = report::count(report.races.len() as u64, "race");
     let label = format!("playing both orders of {races}");
     let outcomes = phase::counting(&label, None, || {
-        reorder::both_orders(&recording, &instances, budget)
+        reorder::both_orders(recording, &instances, budget)
     })
     .map_err(|error| Failure {
         code: error.exit_code(),

@@ -217,3 +217,58 @@ fn makefile_and_links() {
         }
     }
 }
+
+/// Every page of results says on its third line with which command it was made, and
+/// on which commit; both are there. The table of the long tests says so in each row.
+#[test]
+fn results_name_their_command_and_commit() {
+    let folder = root().join("docs/results");
+    let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
+    let has_history = root().join(".git").exists();
+    for page in std::fs::read_dir(folder).unwrap() {
+        let page = page.unwrap().path();
+        let name = page.display();
+        let text = std::fs::read_to_string(&page).unwrap();
+        if page.ends_with("test-all.md") {
+            assert!(text.contains("Written by `make test-all`"), "{name}");
+            continue;
+        }
+        let line = text.lines().nth(2).unwrap_or_default();
+        let said: Vec<&str> = line.split('`').collect();
+        assert!(
+            said.len() >= 5 && said[0] == "Made with " && said[2].ends_with("commit "),
+            "{name}: {line}"
+        );
+        let words: Vec<&str> = said[1].split_whitespace().collect();
+        match words[..] {
+            ["make", target, ..] => {
+                assert!(makefile.contains(&format!("\n{target}:")), "{name}: {line}");
+            }
+            [command, ..] => assert!(root().join(command).is_file(), "{name}: {line}"),
+            [] => panic!("{name}: {line}"),
+        }
+        let commit = said[3];
+        assert!(commit.len() >= 7 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        if has_history {
+            let known = Command::new("git")
+                .args(["cat-file", "-e", &format!("{commit}^{{commit}}")])
+                .current_dir(root())
+                .status();
+            assert!(known.is_ok_and(|status| status.success()), "{name}: {line}");
+        }
+    }
+}
+
+/// What measures a page is run by `make results`, `make bench` or `make test-all`.
+#[test]
+fn results_are_renewed_by_make() {
+    let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
+    for page in std::fs::read_dir(root().join("docs/results")).unwrap() {
+        let page = page.unwrap().file_name().into_string().unwrap();
+        // Of others' programs, which are not here; of several commands; its own.
+        if ["rr-tests.md", "detect.md", "test-all.md", "growth.md"].contains(&page.as_str()) {
+            continue;
+        }
+        assert!(makefile.contains(&format!("docs/results/{page}")), "{page}");
+    }
+}

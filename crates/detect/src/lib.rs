@@ -30,6 +30,7 @@ mod known;
 mod lock_graph;
 mod lock_orders;
 mod locks;
+mod merge;
 mod passes;
 mod scene;
 mod source;
@@ -39,6 +40,5 @@ mod tasks;
 pub use added_lock::{AddedLock, Inside, Passing};
 pub use engine::{HappensBefore, KernelEdges};
 pub use fork::{ForkError, in_child, in_recorder, silence_output};
-pub use passes::{
-    Error, FirstLook, Options, Start, detect, detect_in, detect_tree, exit_code, merge,
-};
+pub use merge::{add_errors, merge};
+pub use passes::{Error, FirstLook, Options, Start, detect, detect_in, detect_tree, exit_code};

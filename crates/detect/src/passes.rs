@@ -9,7 +9,7 @@ use crate::fork::{ForkError, in_child, silence_output};
 use crate::history::{Historian, Pair, Spot};
 use crate::scene::{self, Scene, Wanted};
 use crate::shadow::ShadowError;
-use race::{Evidence, Report, States};
+use race::{Evidence, Report};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 use symbols::{ModuleMap, Roles};
@@ -270,88 +270,6 @@ fn third_pass(
     Ok(scene::visit(&mut vm, wanted)?)
 }
 
-/// One changed state makes the race state-changing; a failure only counts
-/// where nothing else was seen (paper 000, section 4.2).
-fn worst_states(one: Option<States>, other: Option<States>) -> Option<States> {
-    [one, other]
-        .into_iter()
-        .flatten()
-        .max_by_key(|states| match states {
-            States::NoStateChange => 0,
-            States::ReplayFailure => 1,
-            States::StateChange => 2,
-        })
-}
-
-/// Reports of several recordings of one program as one: the same race (by
-/// fingerprint) is one race, seen so many times in so many recordings.
-pub fn merge(reports: Vec<Report>) -> Option<Report> {
-    let mut reports = reports.into_iter();
-    let mut merged = reports.next()?;
-    let mut number = 1;
-    for race in &mut merged.races {
-        race.recordings_seen = Some(1);
-    }
-    for report in reports {
-        number += 1;
-        merged.recordings.extend(report.recordings);
-        merged.leave_all(report.cut_short);
-        for sentence in report.not_checked {
-            if !merged.not_checked.contains(&sentence) {
-                merged.not_checked.push(sentence);
-            }
-        }
-        for finding in report.locks {
-            let known = merged
-                .locks
-                .iter()
-                .any(|known| known.kind == finding.kind && known.locks == finding.locks);
-            if !known {
-                merged.locks.push(finding);
-            }
-        }
-        for mut race in report.races {
-            match merged
-                .races
-                .iter_mut()
-                .find(|known| known.fingerprint == race.fingerprint)
-            {
-                Some(known) => {
-                    known.join_objects(&race);
-                    race.object.clone_from(&known.object);
-                    race.instances += known.instances;
-                    let mut played = race.played.unwrap_or_default();
-                    played.add(&known.played.unwrap_or_default());
-                    let played = (played.all() > 0).then_some(played);
-                    race.played = played;
-                    race.states = worst_states(race.states, known.states);
-                    known.states = race.states;
-                    known.played = played;
-                    race.recordings_seen = known.recordings_seen.map(|seen| seen + 1);
-                    // The worst that was seen stands for the race.
-                    if race.verdict.rank() < known.verdict.rank() {
-                        *known = race;
-                    } else {
-                        known.instances = race.instances;
-                        known.recordings_seen = race.recordings_seen;
-                    }
-                }
-                None => {
-                    race.recordings_seen = Some(1);
-                    merged.races.push(race);
-                }
-            }
-        }
-    }
-    if number == 1 {
-        for race in &mut merged.races {
-            race.recordings_seen = None;
-        }
-    }
-    merged.sort_and_number();
-    Some(merged)
-}
-
 /// The races of the recording in `directory`.
 ///
 /// # Errors
@@ -430,23 +348,19 @@ fn add_process(report: &mut Report, number: u32, found: Report) {
         }
         race.id = report.races.len() as u32 + 1;
         race.process = Some(number);
-        race.occurrences.clear();
         race.replay.clear();
         for access in &mut race.accesses {
             if let (Some(moment), [recording, ..]) =
                 (access.moment.take(), report.recordings.as_slice())
             {
                 race.replay.push(format!(
-                    "deadheat replay {recording} --process {number} --until {moment} --gdb"
+                    "deadheat replay {recording} --process {number} --until {moment}"
                 ));
             }
         }
         race.evidence.push(Evidence {
             id: race.evidence.len() as u32 + 1,
-            text: format!(
-                "in process {number} of the recording: consequences are looked for in the first \
-                 process only; record that program by itself"
-            ),
+            text: format!("in process {number} of the recording, and so are its moments"),
             instance: None,
             replay: None,
         });

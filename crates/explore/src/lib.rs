@@ -27,6 +27,7 @@
 
 mod compare;
 mod consequence;
+mod failed;
 mod locks;
 mod model;
 mod names;
@@ -46,6 +47,7 @@ pub use consequence::{
     AllocatorError, CheckError, Checks, ErrorKind, Finding, InvariantError, Mixed,
 };
 pub use consequence::{guarded_functions, program_of};
+pub use failed::{how_it_failed, will_never_end};
 pub use model::{MemoryModel, SequentialConsistency};
 pub use names::{is_own, modules, own_frame, own_place, place, stack};
 pub use origin::Origin;
@@ -274,6 +276,12 @@ impl Survey {
     /// Instructions of the whole recorded run.
     pub fn instructions(&self) -> u64 {
         self.instructions
+    }
+
+    /// Evidence of a race that was met in another execution.
+    pub fn meeting(&self, occurrence: Occurrence) -> Witness {
+        let limit = run::limit_for(self.instructions);
+        Witness::meeting(occurrence, self.racy.clone(), limit)
     }
 
     /// Another execution of the recorded program, from its start: the same
@@ -766,7 +774,7 @@ struct Entry {
 
 impl Journal {
     fn open(recording: &Recording, settings: Settings, checks: &Checks) -> Journal {
-        let place = recording.place("explored.jsonl");
+        let place = recording.notes("explored.jsonl");
         let key = format!(
             "{} rules {RULES} schedules {} seed {} audit {} {checks:?}",
             env!("CARGO_PKG_VERSION"),

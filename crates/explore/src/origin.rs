@@ -62,6 +62,10 @@ impl Origin {
         match self {
             Origin::Schedule(schedule) => {
                 let mut vm = replay(recording, inputs)?;
+                if recording.subject() > 0 {
+                    // Its ancestors run as recorded, up to the fork.
+                    vm.run(Some(Moment::new(1, 0)))?;
+                }
                 vm.detach(Limits {
                     instructions: limit,
                     ..Limits::default()

@@ -6,6 +6,7 @@
 //! recording's directory, `evidence.json`, numbered from 1.
 
 use crate::consequence::{Checks, Finding, Watching};
+use crate::names;
 use crate::pair::{self, Plan};
 use crate::point;
 use crate::run::{self, Ending, Run};
@@ -34,6 +35,8 @@ pub enum Play {
     Both,
     /// The first thread held until the others stop, then released.
     Held,
+    /// Nothing but to where both accesses are made: the race itself, as it was met.
+    Meet,
 }
 
 /// One piece of evidence.
@@ -127,6 +130,23 @@ impl Witness {
         }
     }
 
+    /// Where a race was met, of which nothing else can be shown. `racy` are the
+    /// accesses at which its execution could be preempted.
+    pub fn meeting(occurrence: Occurrence, racy: Vec<u64>, limit: u64) -> Witness {
+        Witness {
+            id: 0,
+            occurrence,
+            second: occurrence.instance.second,
+            play: Play::Meet,
+            schedule: Schedule::Recorded,
+            racy,
+            limit,
+            seen: "both accesses are made and nothing orders them".to_string(),
+            checks: Checks::default(),
+            error: None,
+        }
+    }
+
     /// The schedule in words.
     pub fn words(&self) -> Vec<String> {
         let first = self.occurrence.instance.first;
@@ -138,13 +158,18 @@ impl Witness {
             }
             Some(origin) => format!("run {origin},"),
         };
-        let mut words = vec![
-            format!(
-                "{how} until thread {} is about to make the first access ({first})",
-                first.thread
-            ),
-            format!("hold thread {} there", first.thread),
-        ];
+        let mut words = vec![format!(
+            "{how} until thread {} is about to make the first access ({first})",
+            first.thread
+        )];
+        if self.play == Play::Meet {
+            words.push(format!(
+                "go on until thread {} is about to make the second access ({second})",
+                second.thread
+            ));
+            return words;
+        }
+        words.push(format!("hold thread {} there", first.thread));
         let swap = |swapped: bool| {
             let [one, other] = if swapped {
                 [second.thread, first.thread]
@@ -167,7 +192,7 @@ impl Witness {
         ));
         match self.play {
             Play::Order { swapped } => words.push(swap(swapped)),
-            Play::Both | Play::Held => {
+            Play::Both | Play::Held | Play::Meet => {
                 words.push(format!("once {}", swap(false)));
                 words.push(format!("and once {}", swap(true)));
             }
@@ -221,7 +246,7 @@ impl Witness {
         if self.occurrence.before.is_some() && !self.at_first(vm)? {
             return Ok(false);
         }
-        if self.play == Play::Held {
+        if matches!(self.play, Play::Held | Play::Meet) {
             return Ok(true);
         }
         if !point::reach(vm, self.occurrence, self.second, self.limit)? {
@@ -253,7 +278,7 @@ impl Witness {
         let swapped = match self.play {
             Play::Order { swapped } => swapped,
             Play::Both => swapped,
-            Play::Held => false,
+            Play::Held | Play::Meet => false,
         };
         let answer = vm::snapshot::isolated(|| {
             // As the program runs by itself: nothing is watched in a debugger.
@@ -274,6 +299,8 @@ impl Witness {
                         Ending::Lost(why)
                     }
                 }
+            } else if self.play == Play::Meet {
+                run::finish(&mut vm, self.limit)?
             } else {
                 for thread in self.poised().order(swapped) {
                     between = vm.instructions();
@@ -315,6 +342,31 @@ impl Witness {
         })
     }
 
+    /// From before the first access to before the second, as it was met.
+    fn meet(&self, vm: &mut Vm) -> Result<Option<Replayed>, vm::Error> {
+        let place = |vm: &Vm, thread: u32| {
+            let modules = names::modules(vm);
+            let regs = vm.registers(thread);
+            let stack = regs.map(|regs| names::stack(&modules, &regs));
+            names::own_place(&stack.unwrap_or_default())
+        };
+        let first = self.occurrence.instance.first.thread;
+        let one = place(vm, first);
+        if !matches!(vm.run(Some(self.second))?, Stop::Reached(_)) {
+            return Ok(None);
+        }
+        let other = place(vm, self.second.thread);
+        Ok(Some(Replayed {
+            recorded: None,
+            swapped: None,
+            still_there: true,
+            seen: format!(
+                "thread {first} makes its access at {one}, then thread {} at {other}",
+                self.second.thread
+            ),
+        }))
+    }
+
     fn poised(&self) -> Poised {
         Poised {
             first: self.occurrence.instance.first,
@@ -335,6 +387,9 @@ impl Witness {
             if !witness.approach(&mut vm, watching.as_ref())? {
                 return Ok(None);
             }
+            if witness.play == Play::Meet {
+                return witness.meet(&mut vm);
+            }
             let plan = witness.plan(watching.as_ref());
             let mut run = |swapped: bool| {
                 let limits = Limits {
@@ -354,6 +409,7 @@ impl Witness {
                 run
             };
             Ok(Some(match witness.play {
+                Play::Meet => return Ok(None),
                 Play::Held => {
                     let barrier = point::barrier(&mut vm, witness.occurrence, witness.limit)?;
                     let ending = match barrier {
@@ -424,7 +480,7 @@ fn not_there() -> Error {
 }
 
 fn place(recording: &Recording) -> Place {
-    recording.place("evidence.json")
+    recording.notes("evidence.json")
 }
 
 /// Keeps the evidence with the recording. Numbers are given here, by position.

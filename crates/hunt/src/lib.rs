@@ -3,7 +3,8 @@
 //! Built on the vm of papers 000 and 003: every run is one schedule, recorded
 //! (`trial`), several at once in processes of their own (`pool`). Schedules are
 //! PCT's over racy accesses and sequencers, walks over them (`walk`), threads side
-//! by side (`lockstep`), and the vm's own (`plan`); races
+//! by side (`lockstep`), and the vm's own (`plan`); the races of the first run are each
+//! played the other way round before anything else, and races
 //! found in runs that did not fail say where to preempt (`survey`). A failing
 //! schedule is written as a list of switches (`switches`) and brought down to
 //! the few without which it does not fail (`minimise`), and the race whose
@@ -42,7 +43,7 @@ use pool::{Lost, Pool};
 use race::Report;
 use regex_lite::Regex;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use trial::{Schedule, Subject};
@@ -93,6 +94,8 @@ pub struct Settings {
     pub jobs: usize,
     /// Output that is a failure as well.
     pub fail_if: Option<Regex>,
+    /// Races of which it is known that they are there, the worst first.
+    pub known: Vec<String>,
 }
 
 impl Default for Settings {
@@ -103,6 +106,7 @@ impl Default for Settings {
             seed: 0,
             jobs: std::thread::available_parallelism().map_or(1, usize::from),
             fail_if: None,
+            known: Vec::new(),
         }
     }
 }
@@ -205,6 +209,8 @@ struct Hunter<'a> {
     coverage: Coverage,
     interleavings: HashSet<u64>,
     races: BTreeSet<String>,
+    /// Races of the first run that are still to be played the other way round.
+    flips: VecDeque<Precedence>,
     /// Racy accesses that nobody has counted yet.
     guessed: BTreeSet<u64>,
     /// Which racy accesses runs have come to, and how often, about.
@@ -232,6 +238,7 @@ pub fn hunt(
         coverage: Coverage::default(),
         interleavings: HashSet::new(),
         races: BTreeSet::new(),
+        flips: VecDeque::new(),
         guessed: BTreeSet::new(),
         shapes: HashSet::new(),
         slowest: Duration::ZERO,
@@ -306,7 +313,7 @@ impl Hunter<'_> {
         let mut looking = Duration::ZERO;
         let mut waiting: Vec<PathBuf> = Vec::new();
         let mut met: Vec<Met> = Vec::new();
-        let (mut number, mut id, mut in_a_row) = (0, 0, 0);
+        let (mut number, mut planned, mut id, mut in_a_row) = (0, 0, 0, 0);
         let failing = |met: &[Met]| met.iter().map(|met| met.seen).sum::<u64>();
         loop {
             let over = (Instant::now() >= deadline && self.coverage.runs > 0)
@@ -329,11 +336,18 @@ impl Hunter<'_> {
                     looked_at.insert(id, (directory, Instant::now()));
                     continue;
                 }
-                // The first run alone says how long runs are.
-                if number == 1 && !flying.is_empty() {
+                // The first run alone says how long runs are, and what races.
+                let first_is_open = !flying.is_empty() || !looked_at.is_empty();
+                if number == 1 && first_is_open {
                     break;
                 }
-                let plan = Plan::of_number(number, self.settings.seed, &self.known);
+                let plan = match self.flips.pop_front() {
+                    Some(flip) => Plan::Flipped(flip),
+                    None => {
+                        planned += 1;
+                        Plan::of_number(planned - 1, self.settings.seed, &self.known)
+                    }
+                };
                 let directory = self.directory();
                 self.start(&mut pool, id, &directory, &Schedule::Planned(plan.clone()))?;
                 flying.insert(id, (number, plan, directory, Instant::now()));
@@ -353,6 +367,9 @@ impl Hunter<'_> {
                 looking += since.elapsed();
                 if let Ok(Answer::Races(found)) = answer {
                     self.learn(&found);
+                    if number == 1 {
+                        self.flip(found.flips);
+                    }
                 }
                 discard(&directory);
                 continue;
@@ -464,6 +481,15 @@ impl Hunter<'_> {
             self.coverage.unfinished += 1;
         }
         self.coverage.threads = self.coverage.threads.max(seen.threads);
+    }
+
+    /// The races of the first run are to be played the other way round: those that
+    /// are known to do harm first.
+    fn flip(&mut self, mut flips: Vec<(String, Precedence)>) {
+        let known = &self.settings.known;
+        let rank = |name: &String| known.iter().position(|other| other == name);
+        flips.sort_by_key(|(name, _)| rank(name).unwrap_or(usize::MAX));
+        self.flips = flips.into_iter().map(|(_, flip)| flip).collect();
     }
 
     /// What a look at a recording has shown.

@@ -21,12 +21,15 @@
 //! its own, all of them the same number. There are few such schedules, and
 //! they come early.
 //!
+//! Before all of them, the races of the first run are each played the other way
+//! round: what is known to race is what a failure is made of.
+//!
 //! Between these come runs under the vm's own random, PCT and sequencer
 //! policies, whose slices fall anywhere: races that nobody has seen yet are
 //! found by them.
 
 use crate::lockstep::Pace;
-use crate::switches::{RESTS, Row, TURN};
+use crate::switches::{Precedence, RESTS, Row, TURN};
 use crate::walk::Chance;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -114,6 +117,8 @@ pub enum Plan {
     Walk { seed: u64, chances: Vec<Chance> },
     /// All threads side by side.
     Lockstep(Pace),
+    /// As the calm run, with a race of it the other way round.
+    Flipped(Precedence),
 }
 
 /// What earlier runs have shown.
@@ -187,7 +192,7 @@ impl Plan {
                     })
                     .collect(),
             ),
-            Plan::Policy { .. } => Some(BTreeSet::new()),
+            Plan::Policy { .. } | Plan::Flipped(_) => Some(BTreeSet::new()),
             Plan::Lockstep(pace) if !pace.accesses => Some(BTreeSet::new()),
             Plan::Calm | Plan::Walk { .. } | Plan::Lockstep(_) => None,
         }
@@ -201,6 +206,7 @@ impl Plan {
             Plan::Steps { changes, .. } => format!("{} preemption points", changes.len()),
             Plan::Walk { chances, .. } => format!("a walk over {} places", chances.len()),
             Plan::Lockstep(_) => "threads in lockstep".into(),
+            Plan::Flipped(_) => "a race of the first run in the other order".into(),
         }
     }
 }

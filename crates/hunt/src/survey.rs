@@ -1,14 +1,14 @@
 //! What a recording says about where to preempt and where a switch is.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Mnemonic};
-use race::{Frame, Instance, Moment, Report};
+use race::{Frame, Instance, Moment, Race, Report};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::Path;
 use vm::record::Recording;
 use vm::{Stop, Vm};
 
-use crate::switches::Switch;
+use crate::switches::{Precedence, Switch};
 
 /// The races of one run, as a hunt needs them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -18,6 +18,34 @@ pub struct Races {
     /// Instructions of the racy accesses, and those that follow on them: a
     /// thread can be stopped before and behind an access.
     pub pcs: Vec<u64>,
+    /// Orders of this run that turn a race round, and which race.
+    pub flips: Vec<(String, Precedence)>,
+}
+
+/// Occurrences of a race that are turned round, the first and the last, and races
+/// of which that is done.
+const FLIPPED: usize = 2;
+const MOST_FLIPPED: usize = 16;
+
+fn flips(report: &Report) -> Vec<(String, Precedence)> {
+    let of_race = |race: &Race| {
+        let apart = |one: &&Instance| one.first.thread != one.second.thread;
+        let all: Vec<&Instance> = race.occurrences.iter().filter(apart).collect();
+        let ends = all.first().into_iter().chain(all.iter().skip(1).last());
+        let flip = |one: &&Instance| Precedence {
+            before: one.second,
+            after: one.first,
+        };
+        let name = race.fingerprint.0.clone();
+        let flips = ends.take(FLIPPED).map(flip);
+        flips.map(|flip| (name.clone(), flip)).collect::<Vec<_>>()
+    };
+    report
+        .races
+        .iter()
+        .take(MOST_FLIPPED)
+        .flat_map(of_race)
+        .collect()
 }
 
 /// Finds the races of a recording and the instructions that make them.
@@ -47,6 +75,7 @@ pub fn races(directory: &Path) -> Result<Races, String> {
         })
         .collect();
     Ok(Races {
+        flips: flips(&report),
         races: report
             .races
             .iter()

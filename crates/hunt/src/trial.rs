@@ -242,6 +242,9 @@ impl Subject<'_> {
                 steps = true;
                 Box::new(Directed::new(&[], &[], followed.clone()))
             }
+            Schedule::Planned(Plan::Flipped(order)) => {
+                Box::new(Directed::new(&[], &[*order], followed.clone()))
+            }
             Schedule::Planned(Plan::Policy {
                 policy,
                 seed,
@@ -275,7 +278,7 @@ impl Subject<'_> {
             policy = Box::new(Fence::new(policy, section.clone()));
         }
         let mut vm = Vm::record_under(&recording, self.program, self.seed, policy, None)?;
-        vm.stop_when_stuck();
+        vm.stop_when_stuck(true);
         if let Some(section) = self.section {
             vm.preempt_at(section.instructions());
         }

@@ -29,7 +29,7 @@ pub use orders::{Difference, DifferenceKind, Event, EventKind, Order, Played};
 pub use plain::{plain, plain_bytes, plain_json, plain_lines, plain_pattern};
 pub use report::{
     CutShort, ErrorFinding, Evidence, Exit, Instance, LockCall, LockFinding, Place, Race, Report,
-    SCHEMA,
+    RunFailure, SCHEMA,
 };
 pub use site::{Frame, Site};
 pub use standing::{Mark, Standing, Suppressed};

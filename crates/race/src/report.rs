@@ -83,8 +83,8 @@ pub struct Race {
     /// number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub occurrences: Vec<Instance>,
-    /// The process of the recording that it is in, if not the first. Its
-    /// occurrences are not listed: they are no moments of the first.
+    /// The process of the recording that it is in, if not the first: its
+    /// occurrences are moments of that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub process: Option<u32>,
     /// In how many of the report's recordings it was seen.
@@ -301,6 +301,37 @@ pub struct ErrorFinding {
     pub stacks: Vec<LockCall>,
 }
 
+/// How a run of the program failed by itself, races or not.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunFailure {
+    /// `crash`, `abort`, `deadlock` or `hang`; of a hunt also `exit` and `output`.
+    pub kind: String,
+    /// One sentence without a subject: `crashes with SIGSEGV …`.
+    pub text: String,
+    /// The process of the recording that it is in, if not the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<u32>,
+    /// Where in the program's own code, without a line for a loop.
+    pub at: Vec<String>,
+    /// What each thread concerned was doing.
+    pub stacks: Vec<LockCall>,
+    /// In how many of the report's recordings it was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recordings_seen: Option<u32>,
+    /// What became of the program under schedules other than the recorded one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub around: Option<String>,
+    #[serde(default)]
+    pub replay: Vec<String>,
+}
+
+impl RunFailure {
+    /// The same failure, in whichever run.
+    pub fn same_as(&self, other: &RunFailure) -> bool {
+        self.kind == other.kind && self.at == other.at
+    }
+}
+
 /// One report: what `--json` prints, what the page and CI read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
@@ -320,6 +351,9 @@ pub struct Report {
     /// What the races come from, in the order of their first races.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<Cause>,
+    /// Crashes, deadlocks and hangs of the recorded runs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<RunFailure>,
     /// Locks used wrongly.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub locks: Vec<LockFinding>,
@@ -350,12 +384,33 @@ impl Report {
             started: None,
             races: Vec::new(),
             causes: Vec::new(),
+            failures: Vec::new(),
             locks: Vec::new(),
             errors: Vec::new(),
             not_checked: Vec::new(),
             cut_short: None,
             unused_suppressions: Vec::new(),
             exit: Exit::default(),
+        }
+    }
+
+    /// Its recordings are not kept: there is nothing that could be replayed.
+    pub fn forget_recordings(&mut self) {
+        self.recordings.clear();
+        for race in &mut self.races {
+            race.replay.clear();
+            for evidence in &mut race.evidence {
+                evidence.replay = None;
+            }
+        }
+        for failure in &mut self.failures {
+            failure.replay.clear();
+        }
+        if !self.races.is_empty() || !self.failures.is_empty() {
+            self.not_checked.push(
+                "no recording was kept, so nothing of this can be replayed: `--output DIR` keeps it"
+                    .into(),
+            );
         }
     }
 

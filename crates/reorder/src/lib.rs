@@ -381,7 +381,7 @@ impl Chronology {
 
     /// The recorded execution up to a moment.
     pub fn of_recording_until(recording: &Recording, end: Moment) -> Result<Self, RecordError> {
-        let mut steps = StepReader::open(&recording.process(0).join("schedule"))?;
+        let mut steps = StepReader::open(&recording.process(recording.subject()).join("schedule"))?;
         let mut order = Chronology::default();
         while let Some(step) = steps.next_step()? {
             let Step::Slice {
@@ -404,7 +404,7 @@ impl Chronology {
         Ok(order)
     }
 
-    fn count(&self, thread: u32) -> u64 {
+    pub fn count(&self, thread: u32) -> u64 {
         let own = self.ends.get(&thread).and_then(|own| own.last());
         own.map_or(0, |(count, _)| *count)
     }

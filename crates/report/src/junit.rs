@@ -1,5 +1,6 @@
 //! JUnit XML, which every CI system can show: one test case per race, failed
-//! if the race fails the run, skipped if it is suppressed, else passed. Locks
+//! if the race fails the run, skipped if it is suppressed, else passed. A crash,
+//! deadlock or hang of the program is a case that failed. Locks
 //! used wrongly are cases too; they do not fail a run, so they pass and say
 //! what is wrong.
 
@@ -7,18 +8,18 @@ use crate::Options;
 use crate::options::Color;
 use crate::terminal;
 use crate::words::{between, calling_frame, location, title};
-use race::{CutShort, LockFinding, Race, Report, plain_lines};
+use race::{CutShort, LockCall, LockFinding, Race, Report, RunFailure, plain_lines};
 use std::fmt::Write;
 
 /// The XML document; `fails` says which races fail the run.
 pub fn render(report: &Report, fails: &dyn Fn(&Race) -> bool) -> String {
-    let failures = report.races.iter().filter(|race| fails(race)).count();
+    let failures = report.races.iter().filter(|race| fails(race)).count() + report.failures.len();
     let skipped = report
         .races
         .iter()
         .filter(|race| race.suppressed.is_some())
         .count();
-    let tests = (report.races.len() + report.locks.len()).max(1);
+    let tests = (report.failures.len() + report.races.len() + report.locks.len()).max(1);
     let name = xml(&format!("deadheat {}", report.program.join(" ")));
     let counts =
         format!("tests=\"{tests}\" failures=\"{failures}\" errors=\"0\" skipped=\"{skipped}\"");
@@ -29,7 +30,8 @@ pub fn render(report: &Report, fails: &dyn Fn(&Race) -> bool) -> String {
         None => String::new(),
     };
     let _ = writeln!(text, "  <testsuite name=\"{name}\" {counts}{when}>");
-    if report.races.is_empty() && report.locks.is_empty() {
+    let beside = report.failures.len() + report.locks.len();
+    if report.races.is_empty() && beside == 0 {
         text.push_str("    <testcase classname=\"deadheat\" name=\"no data races found\"/>\n");
     }
     let options = Options {
@@ -38,6 +40,9 @@ pub fn render(report: &Report, fails: &dyn Fn(&Race) -> bool) -> String {
         verbose: true,
         ..Options::default()
     };
+    for failure in &report.failures {
+        failure_case(&mut text, failure);
+    }
     let bodies = terminal::render_each(report, &options);
     for (race, body) in report.races.iter().zip(&bodies) {
         case(&mut text, race, body, fails(race));
@@ -109,15 +114,46 @@ fn case(text: &mut String, race: &Race, body: &str, fails: bool) {
 }
 
 fn lock_case(text: &mut String, finding: &LockFinding) {
-    let frame = finding
-        .stacks
+    open_case(text, &finding.kind, &finding.text, &finding.stacks);
+    let body = calls(&finding.text, &finding.stacks);
+    let _ = writeln!(
+        text,
+        ">\n      <system-out>{}</system-out>\n    </testcase>",
+        xml(&body)
+    );
+}
+
+fn failure_case(text: &mut String, failure: &RunFailure) {
+    let said = format!("the program {}", failure.text);
+    open_case(
+        text,
+        &failure.kind,
+        &failure.at.join(" / "),
+        &failure.stacks,
+    );
+    let mut body = calls(&said, &failure.stacks);
+    for line in failure.around.iter().chain(&failure.replay) {
+        let _ = writeln!(body, "{line}");
+    }
+    let _ = writeln!(
+        text,
+        ">\n      <failure type=\"{}\" message=\"{}\">{}</failure>\n    </testcase>",
+        xml(&failure.kind),
+        xml(&said),
+        xml(&body)
+    );
+}
+
+/// A case up to its attributes, where its first call in a source file is.
+fn open_case(text: &mut String, kind: &str, name: &str, stacks: &[LockCall]) {
+    let frame = stacks
         .iter()
         .find_map(|call| calling_frame(&call.stack).filter(|frame| frame.file.is_some()));
     let _ = write!(
         text,
         "    <testcase classname=\"deadheat.{}\" name=\"{}\"",
-        xml(&finding.kind),
-        xml(&finding.text),
+        xml(kind),
+        xml(name),
     );
     if let Some(frame) = frame {
         let _ = write!(
@@ -129,19 +165,18 @@ fn lock_case(text: &mut String, finding: &LockFinding) {
             let _ = write!(text, " line=\"{line}\"");
         }
     }
-    let mut body = format!("{}\n", finding.text);
-    for call in &finding.stacks {
+}
+
+fn calls(said: &str, stacks: &[LockCall]) -> String {
+    let mut body = format!("{said}\n");
+    for call in stacks {
         let _ = writeln!(body, "  {} ({})", call.what, call.moment);
         for (depth, frame) in call.stack.iter().enumerate() {
             let function = frame.function.as_deref().unwrap_or("??");
             let _ = writeln!(body, "    #{depth} {function} {}", location(frame));
         }
     }
-    let _ = writeln!(
-        text,
-        ">\n      <system-out>{}</system-out>\n    </testcase>",
-        xml(&body)
-    );
+    body
 }
 
 /// Text for XML 1.0 content and attribute values: the five characters

@@ -59,9 +59,18 @@ impl FailOn {
                 race.suppressed.is_none()
                     && !accepted(race)
                     && race.standing != Some(Standing::Known)
-                    && race.verdict.rank() <= worst.rank()
+                    // Nobody knows what it can do.
+                    && (race.verdict.rank() <= worst.rank()
+                        || race.verdict == Verdict::Unclassified)
             }
         }
+    }
+
+    /// A race that it lets pass though what comes of the changed state was not
+    /// followed to the end.
+    fn passes_unseen(self, race: &Race) -> bool {
+        let is_open = race.verdict == Verdict::StateChange && race.k.is_none();
+        is_open && race.suppressed.is_none() && self != FailOn::Never && !self.fails(race)
     }
 }
 
@@ -188,6 +197,18 @@ impl Reporting {
         if let Some(baseline) = &self.baseline {
             baseline.apply(report);
         }
+        let fail_on = self.settings.fail_on;
+        let unseen = report.races.iter().filter(|race| {
+            fail_on.passes_unseen(race) && !accepted(race) && race.standing != Some(Standing::Known)
+        });
+        let unseen = unseen.count();
+        if unseen > 0 {
+            report.not_checked.push(format!(
+                "{} changed the state, and what comes of it was not followed to the end; \
+                 `--fail-on` lets it pass",
+                crate::count(unseen as u64, "race")
+            ));
+        }
         report.exit.deadheat = self.exit_code(report);
         Ok(())
     }
@@ -234,7 +255,9 @@ impl Reporting {
             return 128 + signal;
         }
         let fails = |race: &Race| self.settings.fail_on.fails(race);
-        if report.races.iter().any(fails) {
+        // No baseline, mark or class makes a program that died one that did not.
+        let failed = !report.failures.is_empty() && self.settings.fail_on != FailOn::Never;
+        if failed || report.races.iter().any(fails) {
             self.settings.exit_code.unwrap_or(exit_code::RACES)
         } else if self.settings.shown_again {
             0
@@ -302,7 +325,31 @@ mod tests {
         assert_eq!(exit_with("never", SpecViolated, false, 0), 0);
         assert_eq!(exit_with("output-differs", SpecViolated, false, 0), 66);
         assert_eq!(exit_with("output-differs", StateChange, false, 1), 1);
+        assert_eq!(exit_with("spec-violated", Unclassified, false, 1), 66);
+        assert_eq!(exit_with("never", Unclassified, false, 1), 1);
         assert_eq!(exit_with("not-a-race", NotARace, false, 1), 66);
+    }
+
+    #[test]
+    fn a_failure_of_the_program_counts_whatever_its_races_are() {
+        let exit_with = |fail_on: &str, shown_again| {
+            let mut report = Report::new("vm", vec![]);
+            report.failures.push(race::RunFailure {
+                kind: "deadlock".into(),
+                ..race::RunFailure::default()
+            });
+            report.exit.program = Some(137);
+            let settings = Settings {
+                fail_on: fail_on.parse().unwrap(),
+                shown_again,
+                ..Settings::default()
+            };
+            Reporting::prepare(settings).unwrap().exit_code(&report)
+        };
+        assert_eq!(exit_with("any", false), 66);
+        assert_eq!(exit_with("spec-violated", false), 66);
+        assert_eq!(exit_with("never", false), 137);
+        assert_eq!(exit_with("never", true), 0);
     }
 
     #[test]

@@ -9,13 +9,14 @@
 //! is compact and each stack is in it once), worst races first, and the file
 //! says how many were left out.
 
-use crate::words::{LockKind, calling_frame, lock_kinds};
+use crate::words::{LockKind, calling_frame, failure_kinds, lock_kinds};
 use crate::words::{
     access_words, between, earlier, executions, ordering, stack, thread_words, title, value_words,
     verdict_words,
 };
 use race::{
-    Access, AccessKind, CutShort, Frame, LockFinding, Race, Report, Standing, Verdict, plain_json,
+    Access, AccessKind, CutShort, Frame, LockCall, LockFinding, Race, Report, RunFailure, Standing,
+    Verdict, plain_json,
 };
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -52,7 +53,11 @@ impl Writer<'_> {
         worst_first.sort_by_key(|race| (race.verdict.rank(), race.id));
         let left_out = worst_first.len().saturating_sub(self.most);
         worst_first.truncate(self.most);
-        let mut results: Vec<Value> = worst_first.iter().map(|race| self.result(race)).collect();
+        let failures = report.failures.iter().take(self.most);
+        let mut results: Vec<Value> = failures.map(|failure| self.failure(failure)).collect();
+        let left_out = left_out + (worst_first.len() + results.len()).saturating_sub(self.most);
+        worst_first.truncate(self.most - results.len());
+        results.extend(worst_first.iter().map(|race| self.result(race)));
         let room = self.most - results.len();
         let locks = report.locks.iter().take(room);
         results.extend(locks.map(|finding| self.lock_result(finding)));
@@ -109,19 +114,66 @@ impl Writer<'_> {
 
     fn rules(&self) -> Vec<Value> {
         let verdicts = Verdict::REPORT_ORDER.map(rule).into_iter();
-        verdicts.chain(lock_kinds().iter().map(lock_rule)).collect()
+        let locks = lock_kinds().iter().map(|kind| named_rule(kind, "warning"));
+        let failures = failure_kinds().iter().map(|kind| named_rule(kind, "error"));
+        verdicts.chain(locks).chain(failures).collect()
+    }
+
+    /// A crash, deadlock or hang of the program.
+    fn failure(&self, failure: &RunFailure) -> Value {
+        let mut text = format!("The program {}.", failure.text);
+        let replay = failure.replay.first();
+        let replay = replay.map(|command| format!("Replay: `{command}`"));
+        for sentence in failure.around.iter().chain(&replay) {
+            text.push(' ');
+            text.push_str(&sentence_case(sentence));
+        }
+        let rule = failure_kinds()
+            .iter()
+            .position(|kind| kind.name == failure.kind)
+            .map(|position| Verdict::REPORT_ORDER.len() + lock_kinds().len() + position);
+        let fingerprint = hashed(&format!("{} {}", failure.kind, failure.at.join(" ")));
+        let mut result =
+            self.calls_result(&failure.kind, &text, &failure.stacks, &fingerprint, rule);
+        result["level"] = "error".into();
+        if !failure.replay.is_empty() {
+            result["properties"] = json!({ "replay": failure.replay });
+        }
+        result
     }
 
     /// A lock used wrongly: the calls concerned, each a flow of its own, since
     /// each may be another thread's.
     fn lock_result(&self, finding: &LockFinding) -> Value {
-        let first = finding.stacks.first();
+        let rule = lock_kinds()
+            .iter()
+            .position(|kind| kind.name == finding.kind)
+            .map(|position| Verdict::REPORT_ORDER.len() + position);
+        let fingerprint = lock_fingerprint(finding);
+        self.calls_result(
+            &finding.kind,
+            &finding.text,
+            &finding.stacks,
+            &fingerprint,
+            rule,
+        )
+    }
+
+    /// What some calls together did, a warning.
+    fn calls_result(
+        &self,
+        kind: &str,
+        text: &str,
+        stacks: &[LockCall],
+        fingerprint: &str,
+        rule: Option<usize>,
+    ) -> Value {
+        let first = stacks.first();
         let place = match first.and_then(|call| calling_frame(&call.stack)) {
-            Some(frame) => self.location(frame, Some(&finding.text)),
-            None => self.location(&Frame::default(), Some(&finding.text)),
+            Some(frame) => self.location(frame, Some(text)),
+            None => self.location(&Frame::default(), Some(text)),
         };
-        let flows: Vec<Value> = finding
-            .stacks
+        let flows: Vec<Value> = stacks
             .iter()
             .filter(|call| !call.stack.is_empty())
             .map(|call| {
@@ -148,20 +200,16 @@ impl Writer<'_> {
                 })
             })
             .collect();
-        let rule = lock_kinds()
-            .iter()
-            .position(|kind| kind.name == finding.kind)
-            .map(|position| Verdict::REPORT_ORDER.len() + position);
         let mut result = json!({
-            "ruleId": finding.kind,
+            "ruleId": kind,
             "kind": "fail",
             "level": "warning",
-            "message": { "text": sentence_case(&finding.text) },
+            "message": { "text": sentence_case(text) },
             "locations": [place],
             "occurrenceCount": 1,
             "partialFingerprints": {
-                "deadheatLock/v1": lock_fingerprint(finding),
-                "primaryLocationLineHash": format!("{}:1", lock_fingerprint(finding)),
+                "deadheatLock/v1": fingerprint,
+                "primaryLocationLineHash": format!("{fingerprint}:1"),
             },
             "suppressions": [],
         });
@@ -246,7 +294,7 @@ impl Writer<'_> {
             executions(race),
             race.replay
                 .first()
-                .map(|command| format!("Replay: {command}")),
+                .map(|command| format!("Replay: `{command}`")),
         ]
         .into_iter()
         .flatten()
@@ -491,17 +539,18 @@ fn rule(verdict: Verdict) -> Value {
     })
 }
 
-fn lock_rule(kind: &LockKind) -> Value {
+fn named_rule(kind: &LockKind, level: &str) -> Value {
     json!({
         "id": kind.name,
         "name": camel(kind.name),
         "shortDescription": { "text": kind.short },
         "fullDescription": { "text": kind.full },
         "help": { "text": kind.full },
-        "defaultConfiguration": { "level": "warning" },
+        "defaultConfiguration": { "level": level },
         "properties": {
-            "tags": ["concurrency", "locks", format!("external/cwe/{}", kind.weakness)],
-            "problem.severity": "warning",
+            "tags": ["concurrency", if level == "error" { "failure" } else { "locks" },
+                     format!("external/cwe/{}", kind.weakness)],
+            "problem.severity": level,
             "precision": "high",
         },
     })
@@ -523,7 +572,11 @@ fn lock_fingerprint(finding: &LockFinding) -> String {
             }
         }
     }
-    // FNV-1a, 64 bits.
+    hashed(&text)
+}
+
+/// FNV-1a, 64 bits.
+fn hashed(text: &str) -> String {
     let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     });

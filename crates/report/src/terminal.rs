@@ -14,7 +14,7 @@ use crate::words::{
 };
 use race::{
     Access, AccessKind, CutShort, DifferenceKind, ErrorFinding, Frame, LockCall, LockFinding, Race,
-    Report, Site, Standing, Verdict,
+    Report, RunFailure, Site, Standing, Verdict,
 };
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -33,6 +33,9 @@ const VALUE_COLUMN: usize = 44;
 /// The whole report.
 pub fn render(report: &Report, options: &Options) -> String {
     let mut page = Page::new(report, options);
+    for failure in &report.failures {
+        page.failure(failure);
+    }
     let shown: Vec<&Race> = report
         .races
         .iter()
@@ -48,7 +51,12 @@ pub fn render(report: &Report, options: &Options) -> String {
         page.line(RULE);
         page.error_finding(finding);
     }
-    if !shown.is_empty() || !report.locks.is_empty() || !report.errors.is_empty() {
+    let beside = [
+        report.failures.is_empty(),
+        report.locks.is_empty(),
+        report.errors.is_empty(),
+    ];
+    if !shown.is_empty() || beside.contains(&false) {
         page.line(RULE);
     }
     page.summary();
@@ -179,7 +187,7 @@ impl<'a> Page<'a> {
         self.consequences(race);
         self.evidence(race);
         self.people(race);
-        self.replays(race);
+        self.commands(&race.replay);
     }
 
     fn headline(&mut self, race: &Race) {
@@ -463,12 +471,31 @@ impl<'a> Page<'a> {
     }
 
     /// Commands are never wrapped: they are there to be copied.
-    fn replays(&mut self, race: &Race) {
-        for (index, command) in race.replay.iter().enumerate() {
+    fn commands(&mut self, commands: &[String]) {
+        for (index, command) in commands.iter().enumerate() {
             let label = if index == 0 { "replay:  " } else { "         " };
             let label = self.paint.ink(Ink::Bold, label);
             self.line(&format!("  {label} {}", plain(command)));
         }
+    }
+
+    /// How the program failed by itself.
+    fn failure(&mut self, failure: &RunFailure) {
+        self.line(RULE);
+        let kind = plain(&failure.kind);
+        let head = self
+            .paint
+            .ink(Ink::Red, &format!("the program failed: {kind}"));
+        self.line(&match failure.process {
+            Some(process) => format!("{head} (process {process} of the recording)"),
+            None => head,
+        });
+        self.labelled("  what:     ", &format!("it {}", plain(&failure.text)));
+        self.calls(&failure.stacks);
+        if let Some(around) = &failure.around {
+            self.labelled("  around:   ", &plain(around));
+        }
+        self.commands(&failure.replay);
     }
 
     /// A lock used wrongly, with the calls concerned.
@@ -542,6 +569,10 @@ impl<'a> Page<'a> {
         if suppressed > 0 {
             let _ = write!(said, " ({suppressed} suppressed)");
         }
+        if !self.report.failures.is_empty() {
+            let number = count(self.report.failures.len() as u64, "failure");
+            let _ = write!(said, "; {number} of the program");
+        }
         if !self.report.locks.is_empty() {
             let number = count(self.report.locks.len() as u64, "lock problem");
             let _ = write!(said, "; {number}");
@@ -552,7 +583,13 @@ impl<'a> Page<'a> {
         }
         self.line(&said);
         if let Some(code @ 1..) = self.report.exit.program {
+            let never_ends = |failure: &RunFailure| {
+                failure.process.is_none() && ["deadlock", "hang"].contains(&failure.kind.as_str())
+            };
             self.line(&match code {
+                137 if self.report.failures.iter().any(never_ends) => {
+                    format!("{program} would never have ended, so it was ended where it stood")
+                }
                 129..=192 => format!("{program} was killed by signal {}", code - 128),
                 _ => format!("{program} exited with code {code}"),
             });

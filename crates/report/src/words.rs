@@ -309,6 +309,52 @@ pub fn lock_kinds() -> &'static [LockKind] {
     ]
 }
 
+/// How a program can fail by itself.
+pub fn failure_kinds() -> &'static [LockKind] {
+    &[
+        LockKind {
+            name: "crash",
+            short: "Program that crashes",
+            full: "The program dies of a fault of its own in the recorded run. The recording \
+                   replays it to the same instruction.",
+            weakness: "cwe-755",
+        },
+        LockKind {
+            name: "abort",
+            short: "Program that aborts",
+            full: "The program ends itself in the recorded run: a failed assertion, an exception \
+                   that nobody caught, a check of the C library.",
+            weakness: "cwe-617",
+        },
+        LockKind {
+            name: "deadlock",
+            short: "Program that deadlocks",
+            full: "Threads of the recorded run wait for one another in a circle: none of them \
+                   ever goes on.",
+            weakness: "cwe-833",
+        },
+        LockKind {
+            name: "exit",
+            short: "Test that fails",
+            full: "The program ends with an exit code other than 0 under this schedule.",
+            weakness: "cwe-362",
+        },
+        LockKind {
+            name: "output",
+            short: "Output that must not be",
+            full: "The program writes under this schedule what `deadheat hunt --fail-if` names.",
+            weakness: "cwe-362",
+        },
+        LockKind {
+            name: "hang",
+            short: "Program that hangs",
+            full: "All threads of the recorded run wait or loop for something that nobody is \
+                   left to do.",
+            weakness: "cwe-835",
+        },
+    ]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

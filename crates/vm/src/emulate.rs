@@ -102,6 +102,7 @@ impl Vm {
             }
             Mnemonic::Rdtsc | Mnemonic::Rdtscp => {
                 let time = self.now();
+                self.time_stamps += 1;
                 self.regs().gpr[reg::RAX] = time & 0xffff_ffff;
                 self.regs().gpr[reg::RDX] = time >> 32;
                 if instruction.mnemonic() == Mnemonic::Rdtscp {

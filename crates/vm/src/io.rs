@@ -77,6 +77,14 @@ impl ReplayBooks {
         }
     }
 
+    /// The inputs to come are another process's: what is known of inputs, and
+    /// what is written down, begins with its first.
+    pub(crate) fn begin_again(&mut self) {
+        self.count = 0;
+        self.log = self.log.take().map(|_| Vec::new());
+        self.passed = Inputs::new(self.index.is_some());
+    }
+
     fn enter(&mut self, effect: &Effect) {
         let consumed = Consumed {
             stream: self.asking.stream,

@@ -154,8 +154,12 @@ impl Vm {
         Ok(vm)
     }
 
-    /// A vm that runs the recorded execution of the first process again.
+    /// A vm that runs the recorded execution of the first process again, or of the
+    /// one that the recording is to be about (`Recording::of_process`).
     pub fn replay(recording: &Recording) -> Result<Vm, Error> {
+        if recording.subject() > 0 {
+            return Self::replay_process(recording, recording.subject());
+        }
         Self::replay_with(recording, Children::None, StepReader::open)
     }
 

@@ -9,7 +9,7 @@
 
 use super::Failure;
 use super::record::{self, ScheduleArguments};
-use super::run::{find_and_play, record_run};
+use super::run::{How, find_and_play, record_run};
 use crate::exploration::ExploreOptions;
 use crate::reporting::ReportOptions;
 use crate::{ending, temporary};
@@ -268,14 +268,16 @@ pub fn run_one(arguments: &RunnerArguments) -> Result<i32, Failure> {
     let options = detect::Options::default();
     let schedule = arguments.schedule.choice();
     let recorded = record_run(&directory, &program, schedule, false, None, Some(&options))?;
-    let explore = Some(&arguments.explore);
-    let found = find_and_play(&directory, explore, &options, recorded.look);
+    let how = How {
+        explore: &arguments.explore,
+        classify: true,
+        options: &options,
+        failed: &[],
+    };
+    let found = find_and_play(&directory, &how, recorded.look);
     let mut report = found?;
     if temporary {
-        report.recordings.clear();
-        for race in &mut report.races {
-            race.replay.clear();
-        }
+        report.forget_recordings();
     }
     let name = format!("{:020}-{}.json", nanoseconds(), std::process::id());
     let text = serde_json::to_string(&report).map_err(|error| failed(error.to_string()))?;

@@ -6,7 +6,7 @@ use crate::exploration::{self, ExploreOptions};
 use crate::inputs;
 use crate::orders::{self, Effort};
 use crate::reporting::ReportOptions;
-use crate::{ending, phase};
+use crate::{ending, failures, phase};
 use race::Report;
 use report::Stream;
 use std::path::PathBuf;
@@ -111,15 +111,20 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
             break;
         }
         let found = ending::finding(|| {
-            phase::detecting(recording, || detect::detect_tree(recording, &options, None))
+            let mut report =
+                phase::detecting(recording, || detect::detect_tree(recording, &options, None))?;
+            failures::tell(&mut report, recording)?;
+            Ok::<_, Failure>(report)
         });
         let mut report = found?;
         exploration::play_and_classify(
             &mut report,
             recording,
-            effort,
+            exploration::Work {
+                effort,
+                schedules: arguments.schedules,
+            },
             &arguments.explore,
-            arguments.schedules,
             Some(&options),
         )?;
         reports.push(report);

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use crate::reporting::ReportOptions;
-use crate::{ending, phase};
+use crate::{ending, failures, phase};
 use report::Stream;
 use std::path::PathBuf;
 use vm::interruption;
@@ -78,9 +78,11 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     let reporting = arguments.report.prepare(Stream::Stdout)?;
     let recording = &arguments.recording;
     let report = ending::finding(|| {
-        phase::detecting(recording, || {
+        let mut report = phase::detecting(recording, || {
             detect::detect_tree(recording, &arguments.order.options(), None)
-        })
+        })?;
+        failures::tell(&mut report, recording)?;
+        Ok::<_, Failure>(report)
     })?;
     let go_on = format!("deadheat detect {}", recording.display());
     ending::finish(reporting, report, Some(go_on))

@@ -6,7 +6,7 @@ use super::record;
 use crate::reporting::StoreOption;
 use folder::Place;
 use hunt::{Doing, Flip, Found, Hunt, Kind, Scene, Settings};
-use race::{AccessKind, Consequence, Evidence, Race, Verdict};
+use race::{AccessKind, Consequence, Evidence, Race, Report, RunFailure, Verdict};
 use regex_lite::Regex;
 use report::{Options, Progress, Store, Stream};
 use serde_json::{Value, json};
@@ -115,6 +115,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         seed: arguments.seed,
         jobs: arguments.jobs.map_or(defaults.jobs, |jobs| jobs as usize),
         fail_if: arguments.fail_if.clone(),
+        known: known_races(arguments),
     };
     let mut line = Line::new();
     let mut found = hunt::hunt(&program, &settings, &scratch, &mut |doing| {
@@ -132,6 +133,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
         settle(one, &directory);
         if number.is_some() && arguments.output.is_none() {
             let mut report = one.report.clone();
+            tell_failure(&mut report, one)?;
             report.exit.deadheat = race::exit_code::RACES;
             Store::create(&arguments.store.store)?.keep(&mut report)?;
         }
@@ -152,6 +154,55 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     } else {
         race::exit_code::RACES
     })
+}
+
+/// The races that the store knows of this program and these arguments, the worst
+/// first.
+fn known_races(arguments: &Arguments) -> Vec<String> {
+    let words: Vec<String> = arguments
+        .command
+        .iter()
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    // A store that is not there or cannot be read knows nothing.
+    let known = || -> Result<Vec<String>, report::Error> {
+        let store = Store::open(&arguments.store.store)?;
+        let runs = store.runs()?;
+        let Some(run) = runs
+            .iter()
+            .find(|run| run.program == words && run.races() > 0)
+        else {
+            return Ok(Vec::new());
+        };
+        let mut races = store.report(run.number)?.races;
+        races.sort_by_key(|race| race.verdict.rank());
+        Ok(races.into_iter().map(|race| race.fingerprint.0).collect())
+    };
+    known().unwrap_or_default()
+}
+
+/// The failure becomes one of the report's, so that `report` and `explain` know
+/// it.
+fn tell_failure(report: &mut Report, found: &Found) -> Result<(), Failure> {
+    let directory = &found.recording;
+    crate::failures::tell(report, directory)?;
+    let kind = match found.failure.signature.kind {
+        Kind::Exit(_) => "exit",
+        Kind::Output => "output",
+        // Told already, unless it was cut off without a proof that it hangs.
+        _ if !report.failures.is_empty() => return Ok(()),
+        Kind::Signal(_) => "crash",
+        Kind::Deadlock => "deadlock",
+        Kind::Hang => "hang",
+    };
+    report.failures.push(RunFailure {
+        kind: kind.into(),
+        text: found.failure.text.clone(),
+        at: found.failure.signature.place.iter().cloned().collect(),
+        replay: vec![format!("deadheat replay {}", directory.display())],
+        ..RunFailure::default()
+    });
+    Ok(())
 }
 
 /// The progress line, on a terminal.

@@ -7,7 +7,7 @@ use super::sample::duration;
 use crate::candidates::{self, Outcome, Search};
 use crate::exploration::{self, ExploreOptions};
 use crate::reporting::ReportOptions;
-use crate::{ending, orders, phase};
+use crate::{ending, phase};
 use detect::import::{self, Imported};
 use detect::steer::Fate;
 use race::{Race, Report};
@@ -164,9 +164,8 @@ fn in_recordings(arguments: &Arguments, candidates: &[Race]) -> Result<Outcome, 
             exploration::play_and_classify(
                 &mut found,
                 recording,
-                orders::Effort::default(),
+                exploration::Work::default(),
                 &arguments.explore,
-                exploration::SCHEDULES,
                 None,
             )?;
         }

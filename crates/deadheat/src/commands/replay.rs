@@ -36,7 +36,7 @@ pub struct Arguments {
     /// say what it does; exit code 66 if it still does what was seen. With
     /// --gdb, stand at its race point in gdb (--order chooses, where two
     /// executions are compared)
-    #[arg(long, value_name = "N", conflicts_with_all = ["until", "process", "race"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["until", "race"])]
     evidence: Option<u32>,
     /// Replay only this process of the recording (0 is the first)
     #[arg(long, value_name = "N")]
@@ -63,9 +63,11 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     }
     if let Some(number) = arguments.evidence {
         if arguments.race.wants_gdb() {
-            return race::evidence(&arguments.recording, number, &arguments.race);
+            let process = arguments.process.unwrap_or(0);
+            return race::evidence(&arguments.recording, process, number, &arguments.race);
         }
         let recording = Recording::open(&arguments.recording)?;
+        let recording = recording.of_process(arguments.process.unwrap_or(0));
         return crate::exploration::show_evidence(&recording, number);
     }
     if arguments.diagnose && arguments.race.is_asked_for() {

@@ -4,12 +4,13 @@ use super::Failure;
 use super::record::{self, ScheduleArguments};
 use crate::ending;
 use crate::exploration::{self, ExploreOptions};
+use crate::failures;
 use crate::inputs::{self, Input};
-use crate::orders;
 use crate::phase;
 use crate::reporting::ReportOptions;
 use crate::temporary;
 use detect::FirstLook;
+use race::RunFailure;
 use report::Stream;
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
@@ -99,7 +100,7 @@ pub fn record_run(
         if let Some(options) = look {
             FirstLook::begin(&mut vm, options);
         }
-        let stop = vm.run(None)?;
+        let stop = failures::run_to_its_end(&mut vm, &recording)?;
         let code = detect::exit_code(stop).unwrap_or(race::exit_code::FAILURE);
         Ok((code, FirstLook::end(&mut vm, stop)))
     });
@@ -150,6 +151,7 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     }
     let runs = (inputs.len() as u64).saturating_mul(arguments.schedules);
     let (mut left, mut kept) = (0, Vec::new());
+    let mut failed: Vec<RunFailure> = Vec::new();
     for number in 0..runs {
         if interruption::is_over() {
             left = runs - number;
@@ -189,20 +191,25 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
                 record_run(&directory, &program, schedule, true, stdin, look)
             })?
         };
-        let explore = (!arguments.no_classify).then_some(&arguments.explore);
-        let result = find_and_play(&directory, explore, &options, recorded.look);
+        let classify = !arguments.no_classify;
+        let explore = &arguments.explore;
+        let how = How {
+            explore,
+            classify,
+            options: &options,
+            failed: &failed,
+        };
+        let result = find_and_play(&directory, &how, recorded.look);
         if temporary {
             // What cannot be removed is in the way of nobody.
             let _ = std::fs::remove_dir_all(&directory);
         }
         let mut report = result?;
+        failed.extend(report.failures.iter().cloned());
         if !temporary {
             kept.push(directory);
         } else {
-            report.recordings.clear();
-            for race in &mut report.races {
-                race.replay.clear();
-            }
+            report.forget_recordings();
         }
         reports.push(report);
     }
@@ -219,34 +226,42 @@ pub fn run(arguments: &Arguments) -> Result<i32, Failure> {
     ending::finish(reporting, report, Some(go_on.unwrap_or_else(keeping)))
 }
 
-/// The races of a recording, with both orders of each played and followed as
-/// `explore` says.
+/// What `find_and_play` does.
+pub struct How<'a> {
+    pub explore: &'a ExploreOptions,
+    /// Both orders of each race are played and followed.
+    pub classify: bool,
+    pub options: &'a detect::Options,
+    /// How other runs have failed.
+    pub failed: &'a [RunFailure],
+}
+
+/// The races of a recording, how it failed, and what both can do.
 pub fn find_and_play(
     directory: &Path,
-    explore: Option<&ExploreOptions>,
-    options: &detect::Options,
+    how: &How,
     look: Option<FirstLook>,
 ) -> Result<race::Report, Failure> {
+    let How {
+        explore, options, ..
+    } = *how;
     let found = ending::finding(|| {
-        phase::detecting(directory, || detect::detect_tree(directory, options, look))
-            .map_err(Failure::from)
+        let mut report =
+            phase::detecting(directory, || detect::detect_tree(directory, options, look))?;
+        failures::tell(&mut report, directory)?;
+        failures::take_known(&mut report, how.failed);
+        Ok(report)
     });
     let Some(mut report) = ending::unless_over(found)? else {
         let mut report = race::Report::new("vm", Vec::new());
         report.leave("all races: nothing was looked for".into());
         return Ok(report);
     };
-    if let Some(explore) = explore {
-        let effort = orders::Effort::default();
-        let schedules = exploration::SCHEDULES;
-        exploration::play_and_classify(
-            &mut report,
-            directory,
-            effort,
-            explore,
-            schedules,
-            Some(options),
-        )?;
+    if !how.classify && exploration::is_searched_around(&report) {
+        exploration::search_around(&mut report, directory, explore, options)?;
+    } else if how.classify {
+        let work = exploration::Work::default();
+        exploration::play_and_classify(&mut report, directory, work, explore, Some(options))?;
     }
     Ok(report)
 }

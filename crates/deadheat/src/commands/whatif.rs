@@ -4,7 +4,6 @@
 use super::Failure;
 use crate::ending;
 use crate::exploration::{self, ExploreOptions};
-use crate::orders;
 use hunt::whatif::{self, Answer, Change, Lines, Settings, Tried};
 use race::{Race, Report};
 use report::Stream;
@@ -206,14 +205,7 @@ fn removed(answer: &Answer, lines: &Lines, arguments: &Arguments) -> Result<Told
         if mine.races.is_empty() {
             continue;
         }
-        exploration::classify(
-            &mut mine,
-            &one.recording,
-            &arguments.explore,
-            exploration::SCHEDULES,
-            None,
-            &orders::Leads::default(),
-        )?;
+        exploration::classify_all(&mut mine, &one.recording, &arguments.explore)?;
         for race in mine.races {
             left.remove(&race.fingerprint.0);
             appeared.insert(race.fingerprint.0.clone(), race);

@@ -395,6 +395,16 @@
       el("summary", {}, many(data.locks.length, "lock problem")),
       el("ul", {}, data.locks.map(lockFinding))));
   }
+  if (data.failures.length > 0) {
+    footer.prepend(el("details", { class: "locks", open: "" },
+      el("summary", {}, many(data.failures.length, "failure") + " of the program"),
+      el("ul", {}, data.failures.map((failure) => {
+        const item = lockFinding(failure);
+        if (failure.around) item.append(el("div", {}, failure.around));
+        item.append(...failure.replay.map((command) => el("div", { class: "code" }, command)));
+        return item;
+      }))));
+  }
   document.body.append(header, el("main", {}, nav, article), footer, help);
   refresh();
   if (location.hash) follow();

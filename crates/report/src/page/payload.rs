@@ -7,8 +7,8 @@ use crate::words::{
     stack, thread_words, title, value_words, verdict_words,
 };
 use race::{
-    Access, CutShort, DifferenceKind, EventKind, Fingerprint, Frame, Race, Report, Standing,
-    Verdict,
+    Access, CutShort, DifferenceKind, EventKind, Fingerprint, Frame, LockCall, Race, Report,
+    Standing, Verdict,
 };
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -31,6 +31,17 @@ pub fn build(report: &Report, histories: &HashMap<Fingerprint, Vec<Sighting>>) -
         .iter()
         .map(|race| tables.race(report, race, histories))
         .collect();
+    let failures: Vec<Value> = report
+        .failures
+        .iter()
+        .map(|failure| {
+            let said = format!("the program {}", failure.text);
+            let mut told = tables.finding(&failure.kind, &said, &failure.stacks);
+            told["around"] = failure.around.as_deref().map(plain).into();
+            told["replay"] = each(&failure.replay).into();
+            told
+        })
+        .collect();
     let problems = report
         .locks
         .iter()
@@ -41,23 +52,7 @@ pub fn build(report: &Report, histories: &HashMap<Fingerprint, Vec<Sighting>>) -
         .map(|finding| (&finding.kind, &finding.text, &finding.stacks));
     let locks: Vec<Value> = problems
         .chain(errors)
-        .map(|(kind, text, stacks)| {
-            let calls: Vec<Value> = stacks
-                .iter()
-                .map(|call| {
-                    json!({
-                        "what": plain(&call.what),
-                        "thread": call.moment.thread,
-                        "stack": tables.stack(&call.stack, false),
-                    })
-                })
-                .collect();
-            json!({
-                "kind": plain(kind).replace('-', " "),
-                "text": plain(text),
-                "calls": calls,
-            })
-        })
+        .map(|(kind, text, stacks)| tables.finding(kind, text, stacks))
         .collect();
     let source = tables.source();
     let dates: BTreeMap<u64, &str> = histories
@@ -85,6 +80,7 @@ pub fn build(report: &Report, histories: &HashMap<Fingerprint, Vec<Sighting>>) -
         "recordings": each(&report.recordings),
         "notChecked": each(&not_checked),
         "unused": each(&report.unused_suppressions),
+        "failures": failures,
         "locks": locks,
         "verdicts": Verdict::REPORT_ORDER.map(|verdict| json!({
             "name": verdict.name(),
@@ -134,6 +130,25 @@ struct Tables {
 }
 
 impl Tables {
+    /// What is told beside the races: what is wrong, and the calls concerned.
+    fn finding(&mut self, kind: &str, text: &str, stacks: &[LockCall]) -> Value {
+        let calls: Vec<Value> = stacks
+            .iter()
+            .map(|call| {
+                json!({
+                    "what": plain(&call.what),
+                    "thread": call.moment.thread,
+                    "stack": self.stack(&call.stack, false),
+                })
+            })
+            .collect();
+        json!({
+            "kind": plain(kind).replace('-', " "),
+            "text": plain(text),
+            "calls": calls,
+        })
+    }
+
     fn string(&mut self, text: &Option<String>) -> Value {
         match text {
             None => (-1).into(),

@@ -572,6 +572,7 @@ fn head(report: &Report) -> Report {
         started: report.started.clone(),
         races: Vec::new(),
         causes: report.causes.clone(),
+        failures: report.failures.clone(),
         locks: report.locks.clone(),
         errors: report.errors.clone(),
         not_checked: report.not_checked.clone(),

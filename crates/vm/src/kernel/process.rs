@@ -378,7 +378,14 @@ impl Vm {
                 *steps = Some(StepWriter::create(&folder.join("schedule"))?);
                 ProcessFacts { number, parent }.write(&folder)?;
             }
-            (Io::Replay { inputs, files, .. }, Pace::Follow(steps)) => {
+            (
+                Io::Replay {
+                    inputs,
+                    files,
+                    books,
+                },
+                Pace::Follow(steps),
+            ) => {
                 let begun = |stream: &str| {
                     let opened = folder.join(stream).open(folder::STREAM);
                     let facts = opened.and_then(|file| file.metadata());
@@ -394,6 +401,7 @@ impl Vm {
                 }
                 *inputs = InputReader::open(&folder.join("inputs"))?;
                 *files = Files::open(&tree.directory, number)?;
+                books.begin_again();
                 steps.go_on_as(number, &folder)?;
             }
             _ => {}

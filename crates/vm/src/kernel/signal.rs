@@ -308,6 +308,26 @@ impl Signals {
         }
     }
 
+    /// The program has a handler for a signal that somebody else could send: any
+    /// but those of its own faults and the two of the C library.
+    fn awaits_some(&self) -> bool {
+        const OWN: [i32; 9] = [
+            libc::SIGILL,
+            libc::SIGTRAP,
+            libc::SIGABRT,
+            libc::SIGBUS,
+            libc::SIGFPE,
+            libc::SIGSEGV,
+            libc::SIGSYS,
+            32,
+            33,
+        ];
+        let handled = |signal: &i32| matches!(self.disposition(*signal), Disposition::Handle(_));
+        (1..=64)
+            .filter(|signal| !OWN.contains(signal))
+            .any(|signal| handled(&signal))
+    }
+
     /// Signals ignored at the start (nohup).
     pub fn ignore(&mut self, set: u64) {
         for signal in 1..=64 {
@@ -643,6 +663,11 @@ impl Vm {
         let info = self.user_signal(signal, SI_USER);
         let current = self.current;
         self.send_signal(Target::Thread(current), info)
+    }
+
+    /// A signal from outside would run a handler of the program's.
+    pub fn handles_signals(&self) -> bool {
+        self.kernel.signals.awaits_some()
     }
 
     /// Makes a signal pending and wakes the thread that is to take it.

@@ -192,6 +192,8 @@ pub struct Vm {
     reborn: bool,
     /// The slice under way was cut short by a signal.
     cut: bool,
+    /// How often the time-stamp counter was read.
+    pub(crate) time_stamps: u64,
     /// How often every thread waited and time had to pass, and how often that
     /// was so in the whole recorded run, if that is known.
     pub(crate) waits: u64,
@@ -266,6 +268,7 @@ impl Vm {
             preempted: BTreeMap::new(),
             stops_when_stuck: false,
             stops_after: u64::MAX,
+            time_stamps: 0,
             departure: None,
             left_out: LeftOutCalls::default(),
             kernel_writes: Vec::new(),
@@ -411,7 +414,13 @@ impl Vm {
         self.total + self.granted - self.remaining()
     }
 
-    pub(crate) fn now(&self) -> u64 {
+    /// How often the time-stamp counter has been read.
+    pub fn time_stamps(&self) -> u64 {
+        self.time_stamps
+    }
+
+    /// Virtual time, in nanoseconds.
+    pub fn now(&self) -> u64 {
         self.clock.monotonic(self.instructions())
     }
 
@@ -629,6 +638,8 @@ impl Vm {
         self.last_slice = None;
         self.held.clear();
         self.stopped_at.clear();
+        // Who counts the first process's instructions does not count this one's.
+        self.stops_after = u64::MAX;
         self.reborn = true;
         let current = self.current;
         if let Some(thread) = self.threads.get_mut(&current) {

@@ -195,10 +195,20 @@ impl Vm {
         }
     }
 
-    /// `run` comes back where every thread waits for another one, instead of
-    /// waiting with them.
-    pub fn stop_when_stuck(&mut self) {
-        self.stops_when_stuck = true;
+    /// Whether `run` comes back where every thread waits for another one, instead
+    /// of waiting with them.
+    pub fn stop_when_stuck(&mut self, wanted: bool) {
+        self.stops_when_stuck = wanted;
+    }
+
+    /// In a copy of a process that has been killed: it lives on, with its threads
+    /// where they were.
+    pub fn undo_ending(&mut self) {
+        if self.copy.is_some() {
+            self.ended = None;
+            self.ending = None;
+            self.forget_last_slice();
+        }
     }
 
     /// `run` comes back after this many instructions of all threads.

@@ -315,6 +315,8 @@ mod byte_lists {
 pub struct Recording {
     pub directory: PathBuf,
     pub manifest: Manifest,
+    /// The process that replays and analyses are about; 0 is the first.
+    subject: u32,
 }
 
 /// Numbers of the processes in a recording's folder.
@@ -353,6 +355,7 @@ impl Recording {
         let recording = Recording {
             directory,
             manifest,
+            subject: 0,
         };
         write_json(&recording.place("manifest.json"), &recording.manifest)?;
         Ok(recording)
@@ -385,6 +388,7 @@ impl Recording {
         Ok(Recording {
             directory,
             manifest: serde_json::from_slice(&text).map_err(damaged)?,
+            subject: 0,
         })
     }
 
@@ -406,6 +410,29 @@ impl Recording {
             }
         }
         Ok(())
+    }
+
+    /// The same recording, as one of its process `number`: `Vm::replay` replays that
+    /// one, and moments are its own.
+    pub fn of_process(&self, number: u32) -> Recording {
+        Recording {
+            subject: number,
+            ..self.clone()
+        }
+    }
+
+    /// The process that replays and analyses are about.
+    pub fn subject(&self) -> u32 {
+        self.subject
+    }
+
+    /// Where what is found out about the process in question is kept: `NAME.json`,
+    /// or `NAME-3.json`.
+    pub fn notes(&self, name: &str) -> Place {
+        match (self.subject, name.rsplit_once('.')) {
+            (0, _) | (_, None) => self.place(name),
+            (number, Some((name, ending))) => self.place(&format!("{name}-{number}.{ending}")),
+        }
     }
 
     /// A name in the recording's directory.
@@ -440,6 +467,17 @@ impl Recording {
             }
         }
         Ok(seen.len())
+    }
+
+    /// How a process ended; none if the recording stops before.
+    pub fn status(&self, number: u32) -> Result<Option<ProcessStatus>, RecordError> {
+        let mut steps = StepReader::open(&self.process(number).join("schedule"))?;
+        while let Some(step) = steps.next_step()? {
+            if let Step::End(ending) = step {
+                return Ok(Some(ending.status));
+            }
+        }
+        Ok(None)
     }
 
     /// The processes from the first one down to `number`, each forked by the

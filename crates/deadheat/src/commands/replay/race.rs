@@ -76,15 +76,20 @@ pub enum Next {
 }
 
 /// Serves one piece of evidence to gdb.
-pub fn evidence(directory: &Path, number: u32, arguments: &RaceArguments) -> Result<i32, Failure> {
-    let recording = Recording::open(directory)?;
+pub fn evidence(
+    directory: &Path,
+    process: u32,
+    number: u32,
+    arguments: &RaceArguments,
+) -> Result<i32, Failure> {
+    let recording = Recording::open(directory)?.of_process(process);
     let failure = crate::exploration::failure;
     let witness = explore::read_evidence(&recording, number).map_err(failure)?;
     let swapped = arguments.order != Some(OrderName::Recorded);
     let scripted = witness.script(&recording, swapped).map_err(failure)?;
     let plan = Plan {
         recording: &recording,
-        process: 0,
+        process,
         race: None,
         instance: Some(witness.occurrence.instance),
         way: Some(Way::of_evidence(number, scripted)),
@@ -100,11 +105,13 @@ pub fn run(
     until: Option<Moment>,
     arguments: &RaceArguments,
 ) -> Result<Next, Failure> {
-    let recording = Recording::open(directory)?;
     let race = match &arguments.race {
         Some(name) => Some(find(directory, name, arguments.report.as_deref())?),
         None => None,
     };
+    let own = race.as_ref().and_then(|race| race.process);
+    let process = own.unwrap_or(process);
+    let recording = Recording::open(directory)?.of_process(process);
     let instance = match &race {
         Some(race) => Some(instance(race, arguments.instance)?),
         None => None,
