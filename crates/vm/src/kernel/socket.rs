@@ -261,12 +261,10 @@ impl Vm {
         let number = host.number;
         let resumed = call.again && connecting;
         let result = self.io.external(libc::SYS_connect as u32, || {
-            if resumed {
-                if !ready(number, libc::POLLOUT) {
-                    return (WOULD_BLOCK, Vec::new());
-                }
-                // Made once more, it says what has become of the connection,
-                // and the socket knows that it has one.
+            // Made once more, it says what has become of the connection, and the
+            // socket knows that it has one.
+            if resumed && !ready(number, libc::POLLOUT) {
+                return (WOULD_BLOCK, Vec::new());
             }
             // SAFETY: the address is a guest pointer, checked by the kernel.
             let result = unsafe {
