@@ -113,7 +113,7 @@ fn main() -> ExitCode {
             stop.store(until_race, Ordering::Relaxed);
         }
     };
-    match collide::run(&options, &stop, watch) {
+    match collide::run(&options, || stop.load(Ordering::Relaxed), watch) {
         Ok(finished) => {
             let totals = finished.totals;
             let wall = begun.elapsed().as_secs_f64();

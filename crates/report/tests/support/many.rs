@@ -118,6 +118,7 @@ fn access(dice: &mut Dice, files: &[(String, Vec<u32>)], kind: AccessKind, threa
         file: top.file.clone(),
         line: top.line,
         function_line: top.line.map(|line| line.saturating_sub(5)),
+        function_offset: None,
     };
     let mut access = Access::new(kind, *dice.pick(&[1, 2, 4, 8, 8, 8, 16]), site);
     access.address = Some(0x7f00_0000_0000 + dice.roll(1 << 24) as u64 * 8);
