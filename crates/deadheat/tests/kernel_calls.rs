@@ -230,6 +230,11 @@ fn shared_futexes() {
 }
 
 #[test]
+fn fault_codes() {
+    check("fault_codes");
+}
+
+#[test]
 fn newer_calls() {
     check("newer_calls");
 }

@@ -575,18 +575,34 @@ impl Vm {
         } else {
             pc
         };
+        let is_page_fault = fault.trap_number == PAGE_FAULT;
         let trap = Trap {
             number: fault.trap_number,
-            error: fault.trap_error,
-            address: if fault.trap_number == 14 {
-                fault.address
+            error: if is_page_fault {
+                self.page_fault_error(&fault)
             } else {
-                0
+                fault.trap_error
             },
+            address: if is_page_fault { fault.address } else { 0 },
         };
         self.guest_fault(fault.signal, fault.code, address, trap)
     }
+
+    /// The error code of a page fault. Whether the page was in the machine's
+    /// memory depends on what else has looked at it: the guest is told that it
+    /// was there if the guest may use it otherwise.
+    fn page_fault_error(&self, fault: &HostFault) -> u64 {
+        const PRESENT: u64 = 1;
+        let may_use = |mapping: &crate::space::Mapping| mapping.protection != libc::PROT_NONE;
+        let mapping = self.space.find(fault.address);
+        let refused =
+            fault.signal == libc::SIGSEGV && mapping.is_some_and(|(_, mapping)| may_use(mapping));
+        (fault.trap_error & !PRESENT) | u64::from(refused)
+    }
 }
+
+/// The number of the exception of a page fault.
+const PAGE_FAULT: u64 = 14;
 
 /// The error code of a write from user mode to a page that is not there.
 const USER_WRITE: u64 = 6;
@@ -595,7 +611,6 @@ const USER_WRITE: u64 = 6;
 /// is mapped there.
 fn as_natively(fault: HostFault, address: u64, error: u64) -> HostFault {
     const NOT_CANONICAL: u64 = 13;
-    const PAGE_FAULT: u64 = 14;
     if is_canonical(address) {
         return HostFault {
             code: SEGV_MAPERR,
