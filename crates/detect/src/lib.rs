@@ -31,6 +31,7 @@ mod lock_graph;
 mod lock_orders;
 mod locks;
 mod passes;
+mod patterns;
 mod scene;
 mod source;
 mod sync;
