@@ -9,12 +9,12 @@
 //! and comes last. A reference count is told from a statistics counter as in
 //! the paper, by whether the value ever goes down.
 
-use crate::pattern::Usage;
 use crate::scope::Pattern;
 use crate::wire::Catch;
 use crate::witness::{Side, Witness, number};
 use race::{Access, AccessKind, Evidence, Fingerprint, Object, Race, labels};
 use std::collections::{BTreeMap, HashMap};
+use symbols::Usage;
 
 /// Catches on one location before its values are taken to tell a counter.
 const SEVERAL: usize = 3;

@@ -32,7 +32,6 @@ mod instruction;
 mod lifeline;
 mod link;
 mod memory_map;
-mod pattern;
 mod planted;
 mod sampler;
 mod sampling_set;

@@ -3,7 +3,6 @@
 
 use crate::instruction::{Analyser, Direction, Operand, is_synchronising};
 use crate::memory_map;
-use crate::pattern::{self, Usage};
 use crate::sampling_set;
 use crate::scope::{copies_or_compares, synchronises};
 use crate::wire::{Catch, Opponent, RegisterFile};
@@ -12,7 +11,7 @@ use race::{Access, AccessKind, Frame, Object, Place};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use symbols::{ModuleMap, Registers, Roles, StackFrame};
+use symbols::{ModuleMap, Registers, Roles, StackFrame, Usage};
 
 /// Frames of a stack that go into a report.
 const FRAMES: usize = 64;
@@ -300,7 +299,7 @@ impl Witness<'_> {
         let Some((module, link)) = self.map.find(address) else {
             return Usage::Other;
         };
-        pattern::usage(&sampling_set::function_around(module, link), link)
+        symbols::usage(&sampling_set::function_around(module, link), link)
     }
 
     /// The instruction behind a hit. The trap comes after it, so it is the

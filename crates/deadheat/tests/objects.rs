@@ -333,3 +333,38 @@ fn races_are_on_what_the_source_says_and_keep_their_fingerprints() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
+
+/// What races on heap memory are called, where a global pointer leads there
+/// (`tests/programs/named`): every name in a line `// NAMES` must be given.
+#[test]
+fn elements_are_named_by_the_pointer_to_them() {
+    let folder = programs().join("../named");
+    let mut failures = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("the programs are there") {
+        let path = entry.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).expect("the source can be read");
+        for level in ["0", "2"] {
+            let stem = file_name(&path);
+            let folder =
+                Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("named/{stem}-{level}"));
+            let Some(program) = build(&read(&path), level, &folder, 0) else {
+                continue;
+            };
+            let report = report(&program, 0);
+            let races = report["races"].as_array().into_iter().flatten();
+            let given: BTreeSet<&str> = races
+                .flat_map(|race| race["object"]["names"].as_array().into_iter().flatten())
+                .filter_map(Value::as_str)
+                .collect();
+            for name in text
+                .lines()
+                .filter_map(|line| line.strip_prefix("// NAMES "))
+            {
+                if !given.contains(name) {
+                    failures.push(format!("{stem} -O{level}: no {name} in {given:?}"));
+                }
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}

@@ -49,9 +49,14 @@ fn judge(source: &Path, folder: &Path, seeds: u64, explores: bool) -> Result<(),
         .expect("every program says what to expect")
         .split(' ')
         .collect();
-    let program = folder.join(file).with_extension("exe");
-    let built = Command::new("gcc")
-        .args(["-g", "-O0", "-pthread"])
+    let program = folder.join(format!("{file}.exe"));
+    let compiler: &[&str] = match source.extension().and_then(|name| name.to_str()) {
+        Some("rs") => &["rustc", "-g", "-Astatic_mut_refs"],
+        Some("cpp") => &["g++", "-g", "-O0", "-pthread"],
+        _ => &["gcc", "-g", "-O0", "-pthread"],
+    };
+    let built = Command::new(compiler[0])
+        .args(&compiler[1..])
         .arg(source)
         .arg("-o")
         .arg(&program)

@@ -13,6 +13,7 @@
 use crate::engine::LockKind;
 use crate::history::{INSTANCES_KEPT, Pair, Side, Spot};
 use crate::locks::{LockProblem, LockProblemKind};
+use crate::patterns::label;
 use crate::scene::{Scene, Wanted};
 use race::{
     Access, AccessKind, Evidence, Fingerprint, Frame, Instance, LockCall, LockFinding, Moment,
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::path::Path;
+use symbols::Usage;
 
 /// What is known of a thread at the end.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -358,13 +360,15 @@ fn weight(pair: &Pair) -> u32 {
 }
 
 /// Instances of a pair that are of one race.
-struct Part<'a> {
-    pair: &'a Pair,
-    sides: &'a [Side; 2],
+pub(crate) struct Part<'a> {
+    pub(crate) pair: &'a Pair,
+    pub(crate) sides: &'a [Side; 2],
     accesses: [Access; 2],
+    /// What each instruction does with what it accesses.
+    pub(crate) usages: [Usage; 2],
     object: Option<Object>,
     count: u64,
-    instances: Vec<Instance>,
+    pub(crate) instances: Vec<Instance>,
 }
 
 /// The instances of a pair by the race that they are of. Who called is known of
@@ -388,10 +392,15 @@ fn parts<'a>(found: &Found, scenes: &Scenes<'_>, pair: &'a Pair) -> Vec<(Fingerp
         let known = parts.iter().position(|(known, _)| *known == fingerprint);
         let part = known.unwrap_or(parts.len());
         if known.is_none() {
+            let usages = sides.each_ref().map(|side| {
+                let scene = scenes.of(pair, sides, side);
+                scene.map_or(Usage::Other, |scene| scene.usage)
+            });
             let part = Part {
                 pair,
                 sides,
                 accesses,
+                usages,
                 object,
                 count: 0,
                 instances: Vec::new(),
@@ -604,105 +613,6 @@ fn one_per_home_made_lock(groups: Vec<Group<'_>>) -> Vec<Group<'_>> {
         merged.push(together);
     }
     merged
-}
-
-/// Patterns of papers 000 (table 2) and 002 (section 3.3) that the instance
-/// shown fits, each with what that rests on. A label never hides a race.
-fn patterns(part: &Part<'_>, accesses: &[Access; 2]) -> Vec<(&'static str, &'static str)> {
-    let (pair, sides) = (part.pair, part.sides);
-    let number = |text: &Option<String>| {
-        let text = text.as_deref()?;
-        match text.strip_prefix("0x") {
-            Some(digits) => u64::from_str_radix(digits, 16).ok(),
-            None => text.parse().ok(),
-        }
-    };
-    let mut found = Vec::new();
-    let changes: Vec<Option<(u64, u64)>> = accesses
-        .iter()
-        .map(|access| {
-            (access.kind == AccessKind::Write)
-                .then(|| Some((number(&access.value_before)?, number(&access.value_after)?)))
-                .flatten()
-        })
-        .collect();
-    if changes
-        .iter()
-        .flatten()
-        .any(|(before, after)| before == after)
-    {
-        found.push((
-            labels::REDUNDANT_WRITE,
-            "a write stored the value that was there already, in the instance shown",
-        ));
-    }
-    if let [Some(one), Some(other)] = changes[..] {
-        let (first, second) = (one.0 ^ one.1, other.0 ^ other.1);
-        if first != 0 && second != 0 && first & second == 0 {
-            found.push((
-                labels::DISJOINT_BITS,
-                "the two writes changed different bits, in the instance shown",
-            ));
-        }
-        let grows = |(before, after): (u64, u64)| after > before && after - before <= 4096;
-        if grows(one) && grows(other) && sides[0].size == sides[1].size {
-            found.push((
-                labels::STATISTICS_COUNTER,
-                "both writes only made the value a little larger, in the instance shown; a reference count would also shrink",
-            ));
-        }
-    }
-    if let [Some(one), Some(other)] = changes[..] {
-        let step = |(before, after): (u64, u64)| after.wrapping_sub(before) as i64;
-        if step(one).abs() == 1 && step(one) == -step(other) {
-            found.push((
-                labels::REFERENCE_COUNT,
-                "one write added one and the other took one away, in the instance shown: what a reference count does, and a lost update then frees too early or never",
-            ));
-        }
-    }
-    let unlocked_check = |read: &Side, write: &Side| {
-        read.kind == AccessKind::Read
-            && !read.atomic
-            && read.decides
-            && read.held.is_empty()
-            && write.kind == AccessKind::Write
-            && !write.held.is_empty()
-    };
-    let [first, second] = sides;
-    if unlocked_check(first, second) || unlocked_check(second, first) {
-        found.push((
-            labels::DOUBLE_CHECK,
-            "the read decides a branch without a lock, the write holds one: the first look of a double check, which needs an acquire load and a release store",
-        ));
-    }
-    if pair.ad_hoc == pair.count() {
-        found.push((
-            labels::AD_HOC_SYNC,
-            "ordered only by rule 5: in every instance seen, a spin on a plain variable came between the accesses, which the language does not count as order",
-        ));
-    } else if sides
-        .iter()
-        .any(|side| side.spins && side.kind == AccessKind::Read && !side.atomic)
-    {
-        found.push((
-            labels::AD_HOC_SYNC,
-            "the read is in a loop that ends when the value changes: it orders the threads in fact, not by the rules of the language",
-        ));
-    }
-    found
-}
-
-fn label(race: &mut Race, part: &Part<'_>) {
-    for (label, reason) in patterns(part, &race.accesses) {
-        race.labels.push(label.to_string());
-        race.evidence.push(Evidence {
-            id: race.evidence.len() as u32 + 1,
-            text: format!("{label}: {reason}"),
-            instance: part.instances.first().copied(),
-            replay: None,
-        });
-    }
 }
 
 /// Lock problems in words.

@@ -32,6 +32,7 @@ mod lock_orders;
 mod locks;
 mod merge;
 mod passes;
+mod patterns;
 mod scene;
 mod source;
 mod sync;

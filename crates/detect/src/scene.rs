@@ -9,7 +9,7 @@ use race::{Frame, Moment, Site};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ops::Range;
-use symbols::{Module, ModuleMap, Registers, Roles, StackFrame, Variable, allocated_by};
+use symbols::{Module, ModuleMap, Registers, Roles, StackFrame, Usage, Variable, allocated_by};
 use vm::space::Backing;
 use vm::{Stop, Vm};
 
@@ -56,6 +56,9 @@ pub struct Scene {
     /// The value there is the address of a table of virtual functions.
     #[serde(default)]
     pub virtual_table: bool,
+    /// What the instruction does with what it accesses.
+    #[serde(default)]
+    pub usage: Usage,
 }
 
 impl Scene {
@@ -196,6 +199,7 @@ fn look(vm: &Vm, map: &ModuleMap, roles: &mut Roles, stop: &Wanted) -> Scene {
         scene.pointed = pointed(map, &frames, (address, stop.bytes), &block);
     }
     if let Some((address, size)) = stop.memory {
+        scene.usage = map.usage_at(registers.rip);
         scene.before = vm::memory::read_vec(address, bytes_shown(size)).ok();
         scene.virtual_table = size == 8
             && read_word(address)

@@ -30,6 +30,7 @@ mod rows;
 mod table;
 mod types;
 mod unwind;
+mod usage;
 mod variables;
 
 pub use atomics::{AtomicOperation, AtomicUse, OrderArguments};
@@ -46,6 +47,7 @@ pub use roles::Role;
 pub use rows::{CodeRow, CodeRows, Position};
 pub use table::{DataSymbol, FunctionSymbol};
 pub use unwind::StackFrame;
+pub use usage::{Usage, usage};
 pub use variables::Variable;
 
 /// A map may be given to, and asked from, any thread.

@@ -11,6 +11,7 @@ use crate::cfi::ReadMemory;
 use crate::debug::{DebugInfo, Entry};
 use crate::module::Module;
 use crate::roles::LONGEST_TYPE;
+use crate::types::children;
 use crate::unwind::StackFrame;
 use crate::variables::{FrameBase, Place};
 use gimli::UnitOffset;
@@ -29,12 +30,30 @@ pub struct Pointed {
     distance: u64,
 }
 
-/// A variable with a fixed place that points to something with fields.
+/// A variable with a fixed place, or a field of one, that points to something with
+/// fields.
 pub(crate) struct GlobalPointer {
     start: u64,
     unit: usize,
+    /// The entry of the variable or field.
     offset: UnitOffset,
+    /// As one would write it: `buffers`, `pool.nodes`.
+    name: Option<String>,
 }
+
+/// Structures in structures that are searched for pointers, and pointers of one
+/// variable that are kept.
+const DEEPEST: usize = 6;
+const MOST: usize = 64;
+
+/// What the standard libraries call the pointer inside a container: elements are
+/// written as the container's own.
+const OF_CONTAINERS: [&str; 4] = [
+    "._M_impl._M_start",
+    ".__begin_",
+    "._M_t._M_t._M_head_impl",
+    "._M_ptr",
+];
 
 impl Module {
     pub(crate) fn pointed_at(
@@ -97,32 +116,72 @@ impl DebugInfo {
                 offset: pointer.offset,
                 supplementary: false,
             };
-            self.reached(variable, value, bytes, block, self.full_name(variable))
+            self.reached(variable, value, bytes, block, pointer.name.clone())
         })
     }
 
     fn collect_pointers(&self) -> Vec<GlobalPointer> {
         let globals = self.globals.get_or_init(|| self.collect_globals());
-        let is_pointer = |variable: Entry<'_>| self.class_behind(variable).is_some();
-        globals
-            .iter()
-            .filter(|global| global.piece.is_none())
-            .filter(|global| {
-                let unit = self.units.unit(&self.dwarf, global.unit);
-                unit.is_some_and(|unit| {
-                    is_pointer(Entry {
-                        unit: unit.unit_ref(&self.dwarf),
-                        offset: global.offset,
-                        supplementary: false,
-                    })
-                })
-            })
-            .map(|global| GlobalPointer {
-                start: global.start,
-                unit: global.unit,
+        let mut found = Vec::new();
+        for global in globals.iter().filter(|global| global.piece.is_none()) {
+            let Some(unit) = self.units.unit(&self.dwarf, global.unit) else {
+                continue;
+            };
+            let variable = Entry {
+                unit: unit.unit_ref(&self.dwarf),
                 offset: global.offset,
-            })
-            .collect()
+                supplementary: false,
+            };
+            let mut fields = Vec::new();
+            let name = self.full_name(variable).unwrap_or_default();
+            self.collect_fields(variable, (0, &name), DEEPEST, &mut fields);
+            found.extend(
+                fields
+                    .into_iter()
+                    // Types of other units are not numbered alike.
+                    .filter(|(entry, ..)| std::ptr::eq(entry.unit.unit, variable.unit.unit))
+                    .filter(|(entry, ..)| !entry.supplementary)
+                    .map(|(entry, offset, name)| GlobalPointer {
+                        start: global.start.wrapping_add(offset),
+                        unit: global.unit,
+                        offset: entry.offset,
+                        name: (!name.is_empty()).then_some(name),
+                    }),
+            );
+        }
+        found
+    }
+
+    /// The pointers in a variable or field: entry, offset and name of each.
+    fn collect_fields<'a>(
+        &'a self,
+        entry: Entry<'a>,
+        (offset, name): (u64, &str),
+        depth: usize,
+        found: &mut Vec<(Entry<'a>, u64, String)>,
+    ) {
+        if found.len() >= MOST || depth == 0 {
+            return;
+        }
+        if self.class_behind(entry).is_some() {
+            let of_container = OF_CONTAINERS.iter().find_map(|end| name.strip_suffix(end));
+            found.push((entry, offset, of_container.unwrap_or(name).to_string()));
+            return;
+        }
+        let class = self
+            .type_of(entry)
+            .and_then(|entry| self.without_aliases(entry))
+            .filter(|class| self.is_class(*class));
+        for child in class.map(children).unwrap_or_default() {
+            if let Some(member) = self.member(child) {
+                let path = match &member.name {
+                    Some(field) => format!("{name}.{field}"),
+                    None => name.to_string(),
+                };
+                let at = offset.wrapping_add(member.offset);
+                self.collect_fields(child, (at, &path), depth - 1, found);
+            }
+        }
     }
 
     /// What a pointer or reference points to, if that has fields.

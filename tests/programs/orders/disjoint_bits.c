@@ -1,4 +1,5 @@
 // ORDERS no-state-change
+// LABEL disjoint-bits
 // Paper 000, table 2: disjoint bit manipulation. One thread changes its bit,
 // the other looks at another one.
 #include <pthread.h>

@@ -204,9 +204,9 @@ impl Vm {
         self.tell_code_in(range);
     }
 
-    /// Tells observers of executable file mappings in a range.
+    /// Tells observers, and the guard, of executable file mappings in a range.
     fn tell_code_in(&mut self, range: Range<u64>) {
-        if !self.observed() {
+        if !self.observed() && self.guard.is_none() {
             return;
         }
         let code: Vec<_> = self

@@ -43,6 +43,7 @@ impl Vm {
             self.entries.clear();
             self.returns.clear();
             self.instrumentation.hooks.clear();
+            self.guard_loaded_code();
         }
         self.instrument();
     }

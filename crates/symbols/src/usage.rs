@@ -2,13 +2,19 @@
 //! of paper 002, section 3.3: "by analyzing few memory instructions before and
 //! after the memory access".
 
-use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+use crate::map::ModuleMap;
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
+use serde::{Deserialize, Serialize};
 
 /// Instructions looked at on either side.
 const NEIGHBOURS: usize = 8;
 
+/// Bytes of a function that are decoded.
+const LONGEST: u64 = 1 << 20;
+
 /// How a location is used at one site.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Usage {
     Increment,
     Decrement,
@@ -17,7 +23,42 @@ pub enum Usage {
     UpdatesBits(u64),
     /// Only these bits of what is read matter.
     TestsBits(u64),
+    #[default]
     Other,
+}
+
+impl ModuleMap {
+    /// How the instruction at `address` uses its memory operand.
+    pub fn usage_at(&self, address: u64) -> Usage {
+        let Some((module, link)) = self.find(address) else {
+            return Usage::Other;
+        };
+        let range = module.unwind_range_at(link).or_else(|| {
+            let symbol = module.function_at(link)?;
+            Some(symbol.start..symbol.start.saturating_add(symbol.size))
+        });
+        let code = range
+            .filter(|range| range.end - range.start <= LONGEST)
+            .and_then(|range| {
+                let size = (range.end - range.start) as usize;
+                Some((module.bytes_at(range.start, size)?, range.start))
+            });
+        code.map_or(Usage::Other, |(bytes, start)| {
+            let decoder = Decoder::with_ip(64, bytes, start, DecoderOptions::NONE);
+            usage(&decoder.into_iter().collect::<Vec<_>>(), link)
+        })
+    }
+}
+
+/// What two changes on the way of a value do together.
+fn together(before: Option<Usage>, next: Usage) -> Usage {
+    match (before, next) {
+        (Some(Usage::UpdatesBits(one)), Usage::UpdatesBits(other)) => {
+            Usage::UpdatesBits(one | other)
+        }
+        (Some(one), other) if one != other => Usage::Other,
+        (_, next) => next,
+    }
 }
 
 fn same_memory(one: &Instruction, other: &Instruction) -> bool {
@@ -170,7 +211,7 @@ fn usage_of_load(following: &[Instruction], bytes: usize) -> Usage {
             value = next.op0_register().full_register();
             change = step(next, value, bytes);
         } else if let Some(found) = step(next, value, bytes) {
-            change = Some(found);
+            change = Some(together(change, found));
         }
         let on_value = next.op_count() > 0
             && next.op0_kind() == OpKind::Register
@@ -201,7 +242,7 @@ fn usage_of_store(preceding: &[Instruction], bytes: usize) -> Usage {
             return change.unwrap_or(Usage::Other);
         }
         if let Some(found) = step(earlier, value, bytes) {
-            change = Some(found);
+            change = Some(together(change, found));
             if earlier.mnemonic() == Mnemonic::Lea {
                 value = earlier.memory_base().full_register();
             }
@@ -277,6 +318,30 @@ mod tests {
             a.ret().unwrap();
         });
         assert_eq!(found[0], Usage::TestsBits(2));
+    }
+
+    #[test]
+    fn a_bit_field_is_cleared_and_set() {
+        let found = usages(|a| {
+            a.movzx(eax, byte_ptr(rdi)).unwrap();
+            a.and(eax, -16).unwrap();
+            a.or(eax, 1).unwrap();
+            a.mov(byte_ptr(rdi), al).unwrap();
+        });
+        assert_eq!(found[0], Usage::UpdatesBits(0xf));
+        assert_eq!(found[3], Usage::UpdatesBits(0xf));
+    }
+
+    #[test]
+    fn adding_and_masking_is_no_counting() {
+        let found = usages(|a| {
+            a.mov(eax, dword_ptr(rdi)).unwrap();
+            a.add(eax, 1).unwrap();
+            a.and(eax, 7).unwrap();
+            a.mov(dword_ptr(rdi), eax).unwrap();
+        });
+        assert_eq!(found[0], Usage::Other);
+        assert_eq!(found[3], Usage::Other);
     }
 
     #[test]
