@@ -19,7 +19,8 @@ static void repair(int sig, siginfo_t *info, void *context) {
     faults++;
     address = (uintptr_t)info->si_addr - (uintptr_t)page;
     trap = uc->uc_mcontext.gregs[REG_TRAPNO];
-    error = uc->uc_mcontext.gregs[REG_ERR];
+    /* Bit 0, was the page in memory, is not the program's doing. */
+    error = uc->uc_mcontext.gregs[REG_ERR] & ~1;
     if (sig == SIGSEGV && info->si_code == SEGV_ACCERR)
         mprotect(page, 4096, PROT_READ | PROT_WRITE);
 }

@@ -13,9 +13,17 @@ int main(int argc, char **argv) {
     printf("start\n");
     volatile double x = 1;
     while (!got) x = x * 1.0001 + 0.5;
-    printf("got %d while computing\n", got);
+    // The next one comes when the line is read: it must not be lost between a
+    // look and the waiting.
+    int first = got;
+    sigset_t term, none;
+    sigemptyset(&none);
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    sigprocmask(SIG_BLOCK, &term, NULL);
     got = 0;
-    while (!got) pause();
+    printf("got %d while computing\n", first);
+    while (!got) sigsuspend(&none);
     printf("got %d while waiting\n", got);
     return 9;
 }
