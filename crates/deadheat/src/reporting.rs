@@ -73,8 +73,9 @@ pub struct ReportOptions {
     #[command(flatten)]
     pub store: StoreOption,
 
-    /// Keep nothing in the store and read nothing from it.
-    #[arg(long, conflicts_with = "store")]
+    /// Keep nothing in the store and read nothing from it, whatever store is named
+    /// (also by DEADHEAT_STORE).
+    #[arg(long)]
     pub no_store: bool,
 
     /// Show suppressed races, all frames and all evidence.
