@@ -196,6 +196,19 @@ pub fn classify(
             leads: leads.of(race).to_vec(),
         })
         .collect();
+    let followed = explore::MOST_LEADS.max(settings.primaries());
+    let beyond: usize = recorded
+        .iter()
+        .map(|recorded| recorded.leads.len().saturating_sub(followed))
+        .sum();
+    if beyond > 0 {
+        report.not_checked.push(format!(
+            "{} that changed the state in the other order {} not followed to the end: {followed} of \
+             each race were (`--k` follows more)",
+            report::count(beyond as u64, "instance"),
+            if beyond == 1 { "was" } else { "were" },
+        ));
+    }
     let moments: Vec<Moment> = recorded
         .iter()
         .filter_map(|recorded| recorded.occurrences.first())
@@ -365,7 +378,12 @@ impl Explored {
                 .iter()
                 .find(|looked| looked.occurrence.before.is_none())?;
             let poised = looked.poised?;
-            let ended = |outcome: &Outcome| matches!(outcome, Outcome::Same | Outcome::Output(_));
+            let ended = |outcome: &Outcome| {
+                matches!(
+                    outcome,
+                    Outcome::Same | Outcome::Elsewhere(_) | Outcome::Output(_)
+                )
+            };
             let pair = looked
                 .pairs
                 .iter()

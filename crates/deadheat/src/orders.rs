@@ -285,10 +285,17 @@ fn tell(race: &mut Race, outcomes: &[(Instance, &Outcome)]) {
         told.truncate(DIFFERENCES);
         race.differences = told;
         if let Some(first) = race.differences.first() {
-            race.explanation = Some(format!(
-                "with the accesses swapped, {} is {} instead of {} at the next synchronisation",
-                first.what, first.swapped, first.recorded
-            ));
+            race.explanation = Some(match first.kind {
+                DifferenceKind::Kernel => format!(
+                    "with the accesses swapped, the kernel keeps something else for the program \
+                     at the next synchronisation: {}",
+                    first.what
+                ),
+                _ => format!(
+                    "with the accesses swapped, {} is {} instead of {} at the next synchronisation",
+                    first.what, first.swapped, first.recorded
+                ),
+            });
         }
     } else if let Some(why) = failed
         && states == States::ReplayFailure
@@ -402,7 +409,18 @@ fn describe(race: &Race, difference: &reorder::Difference) -> Difference {
             format!("{name} of thread {thread}"),
         ),
         Location::Thread(thread) => (DifferenceKind::Exit, format!("thread {thread}")),
+        Location::Kernel(part) => (DifferenceKind::Kernel, part.name().to_string()),
     };
+    if kind == DifferenceKind::Kernel {
+        // Digests say nothing to anybody.
+        return Difference {
+            kind,
+            what,
+            at: None,
+            recorded: "one state".to_string(),
+            swapped: "another".to_string(),
+        };
+    }
     Difference {
         kind,
         what,

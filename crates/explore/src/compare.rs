@@ -44,70 +44,81 @@ pub struct Bytes;
 
 impl OutputComparison for Bytes {
     fn compare(&self, recorded: &Run, swapped: &Run) -> Option<OutputDifference> {
-        let open = recorded.ending.is_open() || swapped.ending.is_open();
-        let mut names: Vec<&str> = recorded
-            .outputs
-            .iter()
-            .chain(&swapped.outputs)
-            .map(|output| output.name.as_str())
-            .collect();
-        names.sort_unstable();
-        names.dedup();
-        for name in names {
-            let one = of(recorded, name);
-            let other = of(swapped, name);
-            let Some(first) = first_difference(&one, &other) else {
-                continue;
-            };
-            let (offset, in_block) = match first {
-                FirstDifference::At(offset) => (offset, false),
-                FirstDifference::Block(offset) => (offset, true),
-            };
-            // One that did not end may still write the rest.
-            if open && (offset >= one.length.min(other.length) || one.file) {
-                continue;
-            }
-            let notes = [one.write_at(offset), other.write_at(offset)];
-            let later = |run: &Run, note: Option<vm::copy::WriteNote>| {
-                note.is_some_and(|note| run.inputs > note.inputs)
-            };
-            return Some(OutputDifference {
-                name: name.to_string(),
-                file: one.file,
-                offset,
-                in_block,
-                recorded: shown(&one, offset),
-                swapped: shown(&other, offset),
-                moments: notes.map(|note| note.map(|note| note.moment)),
-                stacks: [Vec::new(), Vec::new()],
-                permuted: is_permuted(&one, &other),
-                speculative: later(recorded, notes[0]) || later(swapped, notes[1]),
-            });
-        }
-        if open {
-            return None;
-        }
-        let exit = |run: &Run| match &run.ending {
-            Ending::Exited(code) => code.to_string(),
-            other => other.describe(),
-        };
-        (!recorded.ending.same_as(&swapped.ending)).then(|| OutputDifference {
-            name: "exit code".to_string(),
-            file: false,
-            offset: 0,
-            in_block: false,
-            recorded: exit(recorded),
-            swapped: exit(swapped),
-            moments: [None; 2],
-            stacks: [Vec::new(), Vec::new()],
-            permuted: false,
-            speculative: false,
+        compare_by(recorded, swapped, |_, one, other| {
+            first_difference(one, other)
         })
     }
 }
 
+/// The first stream in which `part` finds a difference, or the ends.
+pub(crate) fn compare_by(
+    recorded: &Run,
+    swapped: &Run,
+    mut part: impl FnMut(&str, &Captured, &Captured) -> Option<FirstDifference>,
+) -> Option<OutputDifference> {
+    let open = recorded.ending.is_open() || swapped.ending.is_open();
+    let mut names: Vec<&str> = recorded
+        .outputs
+        .iter()
+        .chain(&swapped.outputs)
+        .map(|output| output.name.as_str())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        let one = of(recorded, name);
+        let other = of(swapped, name);
+        let Some(first) = part(name, &one, &other) else {
+            continue;
+        };
+        let (offset, in_block) = match first {
+            FirstDifference::At(offset) => (offset, false),
+            FirstDifference::Block(offset) => (offset, true),
+        };
+        // One that did not end may still write the rest.
+        if open && (offset >= one.length.min(other.length) || one.file) {
+            continue;
+        }
+        let notes = [one.write_at(offset), other.write_at(offset)];
+        let later = |run: &Run, note: Option<vm::copy::WriteNote>| {
+            note.is_some_and(|note| run.inputs > note.inputs)
+        };
+        return Some(OutputDifference {
+            name: name.to_string(),
+            file: one.file,
+            offset,
+            in_block,
+            recorded: shown(&one, offset),
+            swapped: shown(&other, offset),
+            moments: notes.map(|note| note.map(|note| note.moment)),
+            stacks: [Vec::new(), Vec::new()],
+            permuted: is_permuted(&one, &other),
+            speculative: later(recorded, notes[0]) || later(swapped, notes[1]),
+        });
+    }
+    if open {
+        return None;
+    }
+    let exit = |run: &Run| match &run.ending {
+        Ending::Exited(code) => code.to_string(),
+        other => other.describe(),
+    };
+    (!recorded.ending.same_as(&swapped.ending)).then(|| OutputDifference {
+        name: "exit code".to_string(),
+        file: false,
+        offset: 0,
+        in_block: false,
+        recorded: exit(recorded),
+        swapped: exit(swapped),
+        moments: [None; 2],
+        stacks: [Vec::new(), Vec::new()],
+        permuted: false,
+        speculative: false,
+    })
+}
+
 /// What a run wrote to a stream; nothing is a stream as well.
-fn of(run: &Run, name: &str) -> Captured {
+pub(crate) fn of(run: &Run, name: &str) -> Captured {
     let found = run.outputs.iter().find(|output| output.name == name);
     found.cloned().unwrap_or_else(|| Captured {
         name: name.to_string(),

@@ -25,6 +25,7 @@
 //! that were run and can be run again (`witness`). Harmless means: not seen to
 //! do harm in k executions.
 
+mod alone;
 mod compare;
 mod consequence;
 mod locks;
@@ -38,6 +39,7 @@ mod policy;
 mod run;
 mod spin;
 mod verdict;
+mod volatile;
 mod waits;
 mod witness;
 
@@ -50,11 +52,12 @@ pub use model::{MemoryModel, SequentialConsistency};
 pub use names::{is_own, modules, own_frame, own_place, place, stack};
 pub use origin::Origin;
 pub use pair::{Outcome, Pair, Poised};
-pub use paths::{PathSource, Recorded};
+pub use paths::{MOST_LEADS, PathSource, Recorded};
 pub use point::{Barrier, Occurrence};
 pub use policy::Schedule;
 pub use run::{Ending, Run, ended, finish, signal_name};
 pub use verdict::{Conclusion, conclude};
+pub use volatile::LeftOut;
 pub use witness::{Replayed, Scripted, Witness, read_evidence, write_evidence};
 
 use consequence::Watching;
@@ -130,7 +133,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    fn primaries(&self) -> usize {
+    /// Occurrences of each race that are looked at.
+    pub fn primaries(&self) -> usize {
         self.k.div_ceil(self.schedules.max(1)).max(1) as usize
     }
 }
@@ -219,11 +223,17 @@ pub struct Survey {
     inputs: InputIndex,
     /// Instructions of the whole recorded run.
     instructions: u64,
-    /// Program counters of the racy accesses.
+    /// Program counters of the racy accesses: of the first occurrence of each race,
+    /// where threads can be preempted, and of all that were looked at.
     racy: Vec<u64>,
+    sites: Vec<u64>,
     /// First accesses that find memory without a value.
     unborn: BTreeSet<Moment>,
 }
+
+/// Occurrences whose instructions are looked at: a stop costs microseconds, and there
+/// are few instructions.
+const LOOKED_AT: usize = 1000;
 
 /// Replays the recording once; threads can be preempted where they are at
 /// these moments, and these occurrences will be looked at.
@@ -232,7 +242,11 @@ pub fn survey(
     moments: &[Moment],
     occurrences: &[Occurrence],
 ) -> Result<Survey, Error> {
-    let stops: Vec<Instance> = moments
+    let step = occurrences.len().div_ceil(LOOKED_AT).max(1);
+    let others = occurrences.iter().step_by(step);
+    let others = others.flat_map(|other| [other.instance.first, other.instance.second]);
+    let all: Vec<Moment> = moments.iter().copied().chain(others).collect();
+    let stops: Vec<Instance> = all
         .iter()
         .map(|moment| Instance {
             first: *moment,
@@ -248,14 +262,17 @@ pub fn survey(
         vm.mute();
         vm.log_inputs();
         let unborn = consequence::watch_births(&mut vm, occurrences).ok();
-        let mut racy = BTreeSet::new();
+        let (mut racy, mut sites) = (BTreeSet::new(), BTreeSet::new());
         for index in order {
             let moment = stops[index].first;
             if let Stop::Reached(_) = vm.run(Some(moment))?
                 && vm.executed(moment.thread) == moment.count
                 && let Some(regs) = vm.registers(moment.thread)
             {
-                racy.insert(regs.rip);
+                sites.insert(regs.rip);
+                if index < moments.len() {
+                    racy.insert(regs.rip);
+                }
             }
         }
         vm.run(None)?;
@@ -265,6 +282,7 @@ pub fn survey(
             instructions: vm.instructions(),
             inputs: vm.take_input_index(),
             racy: racy.into_iter().collect(),
+            sites: sites.into_iter().collect(),
         })
     })?;
     answer.join()?.map_err(Error::Replay)
@@ -307,24 +325,23 @@ pub fn explore(
     let journal = Journal::open(recording, settings, checks);
     let total: usize = primaries.iter().map(Vec::len).sum();
     let mut done = 0;
-    let rounds = primaries.iter().map(Vec::len).max().unwrap_or(0);
-    for round in 0..rounds {
+    for round in 0..=settings.primaries() {
         let mut todo = Vec::new();
         for (subject, occurrences) in primaries.iter().enumerate() {
-            let Some(occurrence) = occurrences.get(round) else {
-                continue;
-            };
+            let (own, _) = parts(occurrences, round, settings.primaries());
             // Worse than a violated specification it cannot get.
             if exploration.looked[subject].iter().any(Looked::violates) {
-                done += 1;
+                done += own.len();
                 continue;
             }
-            match journal.find(occurrence) {
-                Some(looked) => {
-                    exploration.looked[subject].push(looked.clone());
-                    done += 1;
+            for occurrence in own {
+                match journal.find(occurrence) {
+                    Some(looked) => {
+                        exploration.looked[subject].push(looked.clone());
+                        done += 1;
+                    }
+                    None => todo.push((subject, *occurrence)),
                 }
-                None => todo.push((subject, *occurrence)),
             }
         }
         if todo.is_empty() {
@@ -358,7 +375,7 @@ pub fn explore(
             exploration.looked[subject].push(looked);
         }
         if interruption::is_over() {
-            let rest = |own: &Vec<Occurrence>| own.len().saturating_sub(round + 1);
+            let rest = |own: &Vec<Occurrence>| parts(own, round, settings.primaries()).1.len();
             for (left, own) in exploration.left.iter_mut().zip(&primaries) {
                 *left += rest(own);
             }
@@ -381,6 +398,18 @@ pub fn explore(
         told => told?,
     }
     Ok(exploration)
+}
+
+/// The occurrences of a race that are looked at in this round, and those that come
+/// later: one in each round, because one that does harm saves the others; those
+/// beyond the number of primaries all at once, because a round costs a replay.
+fn parts(own: &[Occurrence], round: usize, primaries: usize) -> (&[Occurrence], &[Occurrence]) {
+    let begin = round.min(own.len());
+    let end = match round < primaries {
+        true => (round + 1).min(own.len()),
+        false => own.len(),
+    };
+    (&own[begin..end], &own[end..])
 }
 
 /// Reads the stacks of what was allocated, freed or written before the race
@@ -690,6 +719,7 @@ impl Work<'_> {
             let plan = Plan {
                 poised,
                 racy,
+                sites: &self.survey.sites,
                 comparison: &Bytes,
                 model: &SequentialConsistency,
                 watching,
@@ -701,7 +731,7 @@ impl Work<'_> {
             }
             let equal_states = pair::leave_equal_states(vm, &plan);
             let parted = (equal_states && settings.audit)
-                .then(|| pair::go_different_ways(vm, &plan, limit))
+                .then(|| pair::go_different_ways(vm, &plan, settings.seed, limit))
                 .flatten();
             let mut pairs: Vec<Pair> = Vec::new();
             let count = occurrence.schedules.unwrap_or(settings.schedules).max(1);
@@ -741,8 +771,9 @@ impl Work<'_> {
 const LARGEST_JOURNAL: u64 = 256 << 20;
 
 /// What is done with an occurrence; what was done by other rules is done anew.
-/// 2: pairs are run also where both orders leave the same state.
-const RULES: u32 = 2;
+/// 2: pairs are run also where both orders leave the same state. 3: equal states
+/// are those of the kernel as well.
+const RULES: u32 = 3;
 
 /// What earlier calls have found out about this recording: a call that was
 /// interrupted goes on where it stopped.

@@ -1,6 +1,7 @@
 //! Paired executions from the race point (paper 003, algorithm 1 and section
 //! 4.4; design: only a difference inside a pair is the race's doing).
 
+use crate::alone::{Follower, Scribe, Stints};
 use crate::compare::{OutputComparison, OutputDifference};
 use crate::consequence::{self, Finding, Scenes, Watching};
 use crate::locks::LockCalls;
@@ -8,10 +9,12 @@ use crate::model::MemoryModel;
 use crate::names;
 use crate::policy::Schedule;
 use crate::run::{self, Ending, Run};
+use crate::volatile::{self, LeftOut};
 use race::{Event, EventKind, Frame, Moment, Order};
 use serde::{Deserialize, Serialize};
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
@@ -57,8 +60,25 @@ pub enum Outcome {
         ending: Ending,
     },
     Output(Box<OutputDifference>),
+    /// They differ, in words, but not where this race alone is flipped: another race
+    /// came out the other way round, or the schedule did.
+    Elsewhere(String),
     /// At least one did not come to an end that says anything.
     Inconclusive(String),
+}
+
+impl Outcome {
+    /// What differs, if something does.
+    fn in_words(&self) -> Option<String> {
+        match self {
+            Outcome::Violation { ending, .. } => Some(format!("the program {}", ending.describe())),
+            Outcome::Output(difference) => Some(format!(
+                "{} is {} instead of {}",
+                difference.name, difference.swapped, difference.recorded
+            )),
+            Outcome::Same | Outcome::Elsewhere(_) | Outcome::Inconclusive(_) => None,
+        }
+    }
 }
 
 /// Both orders under one schedule.
@@ -80,6 +100,9 @@ pub struct Pair {
     /// Rules that both broke: no doing of the race.
     #[serde(default)]
     pub common_errors: Vec<Finding>,
+    /// What differs in the outputs and is no doing of the race.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
 }
 
 /// What is run and how far.
@@ -87,6 +110,8 @@ pub struct Plan<'a> {
     pub poised: Poised,
     /// Where threads may be preempted besides synchronisation.
     pub racy: &'a [u64],
+    /// All instructions that are known to race.
+    pub sites: &'a [u64],
     pub comparison: &'a dyn OutputComparison,
     pub model: &'a dyn MemoryModel,
     /// What is watched besides how it ends.
@@ -113,7 +138,22 @@ pub fn play(
 ) -> Result<Run, Error> {
     let before = vm.instructions();
     make_accesses(vm, plan, swapped)?;
+    go_on(vm, plan, schedule, limit, before)
+}
+
+/// To the end under the schedule, told from `before` on.
+fn go_on(
+    vm: &mut Vm,
+    plan: &Plan<'_>,
+    schedule: Schedule,
+    limit: u64,
+    before: u64,
+) -> Result<Run, Error> {
     run::schedule(vm, schedule, plan.racy);
+    to_the_end(vm, plan, limit, before)
+}
+
+fn to_the_end(vm: &mut Vm, plan: &Plan<'_>, limit: u64, before: u64) -> Result<Run, Error> {
     vm.leave_no_slices();
     let ending = run::finish(vm, limit)?;
     let mut findings = Vec::new();
@@ -177,7 +217,21 @@ pub fn both(vm: &mut Vm, plan: &Plan<'_>, schedule: Schedule, limit: u64) -> Pai
         tell_findings(vm, plan, order, schedule, limit, run);
     }
     let (errors, common_errors) = consequence::compare(&recorded.findings, &swapped.findings);
-    let outcome = judge(plan, &recorded, &swapped, &errors);
+    let mut outcome = judge(plan, &recorded, &swapped, &errors);
+    let mut left_out = Vec::new();
+    if let Outcome::Output(difference) = &outcome {
+        let told = told_apart(vm, plan, schedule, limit, [&recorded, &swapped], difference);
+        left_out = told.left_out;
+        outcome = match told.difference {
+            Some(difference) => Outcome::Output(Box::new(difference)),
+            None => same_or_open(&recorded, &swapped),
+        };
+    }
+    if let Some(what) = outcome.in_words()
+        && is_elsewhere(vm, plan, schedule, limit, &recorded)
+    {
+        outcome = Outcome::Elsewhere(what);
+    }
     let mut pair = Pair {
         schedule,
         outcome,
@@ -190,6 +244,7 @@ pub fn both(vm: &mut Vm, plan: &Plan<'_>, schedule: Schedule, limit: u64) -> Pai
             .then(|| recorded.ending.describe()),
         errors,
         common_errors,
+        left_out,
     };
     explain(vm, plan, &mut pair, limit);
     pair
@@ -233,12 +288,116 @@ fn judge(plan: &Plan<'_>, recorded: &Run, swapped: &Run, errors: &[Vec<Finding>;
     if let Some(difference) = plan.comparison.compare(recorded, swapped) {
         return Outcome::Output(Box::new(difference));
     }
-    for run in [recorded, swapped] {
-        if run.ending.is_open() {
-            return Outcome::Inconclusive(run.ending.describe());
-        }
+    same_or_open(recorded, swapped)
+}
+
+fn same_or_open(recorded: &Run, swapped: &Run) -> Outcome {
+    let open = [recorded, swapped]
+        .into_iter()
+        .find(|run| run.ending.is_open());
+    open.map_or(Outcome::Same, |run| {
+        Outcome::Inconclusive(run.ending.describe())
+    })
+}
+
+/// With this race alone flipped, and all else as in the recorded order, the
+/// program does what it does in the recorded order. False also where that cannot be
+/// played.
+fn is_elsewhere(
+    vm: &mut Vm,
+    plan: &Plan<'_>,
+    schedule: Schedule,
+    limit: u64,
+    recorded: &Run,
+) -> bool {
+    let told = answer(vm.copy(limits(), |vm| {
+        let before = vm.instructions();
+        make_accesses(vm, plan, false)?;
+        run::schedule(vm, schedule, plan.racy);
+        vm.preempt_at(plan.sites.iter().copied());
+        let stints = Stints::default();
+        let asks = schedule
+            .policy()
+            .map(|_| plan.racy.iter().copied().collect());
+        vm.schedule_through(|inner| Box::new(Scribe::new(inner, asks, stints.clone())));
+        let run = to_the_end(vm, plan, limit, before)?;
+        Ok((run, stints.take()))
+    }));
+    let Ok((again, stints)) = told else {
+        return false;
+    };
+    // Whoever writes down must change nothing.
+    if again.digest() != recorded.digest() || again.ending != recorded.ending {
+        return false;
     }
-    Outcome::Same
+    let alone = answer(vm.copy(limits(), |vm| {
+        let before = vm.instructions();
+        make_accesses(vm, plan, true)?;
+        vm.forget_last_slice();
+        vm.preempt_at(plan.sites.iter().copied());
+        let lost = Rc::new(Cell::new(false));
+        vm.schedule_by(Box::new(Follower::new(stints, lost.clone())));
+        let run = to_the_end(vm, plan, limit, before)?;
+        Ok((run, lost.get()))
+    }));
+    let Ok((alone, false)) = alone else {
+        return false;
+    };
+    let (errors, _) = consequence::compare(&recorded.findings, &alone.findings);
+    errors.iter().all(Vec::is_empty)
+        && recorded.ending.same_as(&alone.ending)
+        && volatile::compare(recorded, &alone, None).0.is_none()
+}
+
+/// What two runs of a pair can be told apart by.
+pub struct ToldApart {
+    pub difference: Option<OutputDifference>,
+    pub left_out: Vec<LeftOut>,
+}
+
+/// Leaves times and addresses out of the outputs of a pair that differs, playing
+/// it again under another clock where that can tell something.
+pub fn told_apart(
+    vm: &mut Vm,
+    plan: &Plan<'_>,
+    schedule: Schedule,
+    limit: u64,
+    [recorded, swapped]: [&Run; 2],
+    difference: &OutputDifference,
+) -> ToldApart {
+    let told = |(difference, left_out): (Option<OutputDifference>, BTreeSet<LeftOut>)| ToldApart {
+        difference,
+        left_out: left_out.into_iter().collect(),
+    };
+    let unchanged = ToldApart {
+        difference: Some(difference.clone()),
+        left_out: Vec::new(),
+    };
+    if recorded.outputs.is_empty() && swapped.outputs.is_empty() {
+        return unchanged;
+    }
+    let without = volatile::compare(recorded, swapped, None);
+    if without.0.is_none() {
+        return told(without);
+    }
+    let mut counted = |swapped: bool| {
+        answer(vm.copy(limits(), |vm| {
+            vm.count_times();
+            play(vm, plan, swapped, schedule, limit)
+        }))
+    };
+    // What prints no time does the same under another clock.
+    match counted(false) {
+        Ok(one) if one.digest() != recorded.digest() && !one.ending.is_open() => {
+            match counted(true) {
+                Ok(other) if !other.ending.is_open() => {
+                    told(volatile::compare(recorded, swapped, Some([&one, &other])))
+                }
+                _ => told(without),
+            }
+        }
+        _ => told(without),
+    }
 }
 
 /// Runs a pair that differs once more, to see stacks, bytes and events.
@@ -246,7 +405,7 @@ fn explain(vm: &mut Vm, plan: &Plan<'_>, pair: &mut Pair, limit: u64) {
     let difference = match &pair.outcome {
         Outcome::Output(difference) => Some(difference.clone()),
         Outcome::Violation { .. } => None,
-        Outcome::Same | Outcome::Inconclusive(_) => return,
+        Outcome::Same | Outcome::Elsewhere(_) | Outcome::Inconclusive(_) => return,
     };
     let schedule = pair.schedule;
     let told: Vec<Result<(Run, Told), String>> = [false, true]
@@ -297,6 +456,7 @@ fn explain(vm: &mut Vm, plan: &Plan<'_>, pair: &mut Pair, limit: u64) {
         });
     }
     if let Some(mut difference) = difference {
+        // What was not kept has no words: nothing was left out of it.
         if difference.in_block
             && let Some(closer) = plan.comparison.compare(recorded, swapped)
         {
@@ -440,24 +600,19 @@ impl Observer for Narrator {
 }
 
 /// Whether both orders leave the very same state when each thread has come to
-/// its next sequencer: then all that follows is the same as well.
+/// its next sequencer: registers, memory, what the kernel keeps, input and
+/// output, time, and rules broken so far. Then all that follows is the same as
+/// well.
 pub fn leave_equal_states(vm: &mut Vm, plan: &Plan<'_>) -> bool {
-    // A system call changes the kernel, which the state does not show.
-    for thread in plan.poised.order(false) {
-        let at = vm.registers(thread).map_or(0, |regs| regs.rip);
-        if vm::memory::get::<[u8; 2]>(at).is_ok_and(|code| code == [0x0f, 0x05]) {
-            return false;
-        }
-    }
     let states = [false, true].map(|swapped| {
         vm.copy(limits(), |vm| {
             to_next_sequencers(vm, plan, swapped)?;
-            let counts = plan.poised.order(false).map(|thread| vm.executed(thread));
             let found = plan.watching.map(Watching::findings).unwrap_or_default();
             let errors: Vec<_> = consequence::sites(&found).into_iter().collect();
             // Memory that only exists below the stack pointers counts as well:
             // equal is equal.
-            Ok((vm.state_hash(), counts, vm.threads.len(), errors))
+            let known = plan.watching.map(Watching::digest);
+            Ok((vm.state_hash(), vm.kernel_state(), errors, known))
         })
     });
     let [one, other] = states.map(answer);
@@ -474,35 +629,38 @@ fn to_next_sequencers(vm: &mut Vm, plan: &Plan<'_>, swapped: bool) -> Result<(),
 }
 
 /// What the orders do that have left equal states: from there on one schedule
-/// must do the same in both. If it does not, something that can differ was not
-/// compared: a mistake of ours, in words.
-pub fn go_different_ways(vm: &mut Vm, plan: &Plan<'_>, limit: u64) -> Option<String> {
-    let runs = [false, true].map(|swapped| {
-        answer(vm.copy(limits(), |vm| {
-            let before = vm.instructions();
-            to_next_sequencers(vm, plan, swapped)?;
-            vm.forget_last_slice();
-            let ending = run::finish(vm, limit)?;
-            Ok(Run {
-                ending,
-                instructions: vm.instructions() - before,
-                outputs: vm.captured(),
-                inputs: vm.inputs_taken(),
-                findings: Vec::new(),
-            })
-        }))
-    });
-    let [Ok(recorded), Ok(swapped)] = runs else {
-        return None;
-    };
+/// must do the same in both, whichever it is. If it does not, something that can
+/// differ was not compared: a mistake of ours, in words.
+pub fn go_different_ways(vm: &mut Vm, plan: &Plan<'_>, seed: u64, limit: u64) -> Option<String> {
+    [Schedule::Recorded, Schedule::Random(seed)]
+        .into_iter()
+        .find_map(|schedule| {
+            let runs = [false, true].map(|swapped| {
+                answer(vm.copy(limits(), |vm| {
+                    let before = vm.instructions();
+                    to_next_sequencers(vm, plan, swapped)?;
+                    go_on(vm, plan, schedule, limit, before)
+                }))
+            });
+            let [Ok(recorded), Ok(swapped)] = runs else {
+                return None;
+            };
+            parting(&recorded, &swapped).map(|what| format!("under {schedule} {what}"))
+        })
+}
+
+fn parting(recorded: &Run, swapped: &Run) -> Option<String> {
     let sides = |one: String, other: String| Some(format!("{one}, and swapped {other}"));
+    let sites = |run: &Run| -> Vec<_> { consequence::sites(&run.findings).into_iter().collect() };
     if recorded.ending != swapped.ending {
         sides(recorded.ending.describe(), swapped.ending.describe())
     } else if recorded.digest() != swapped.digest() {
         sides("it wrote one thing".into(), "another".into())
     } else if recorded.instructions != swapped.instructions {
         let words = |run: &Run| format!("it took {} instructions", run.instructions);
-        sides(words(&recorded), words(&swapped))
+        sides(words(recorded), words(swapped))
+    } else if sites(recorded) != sites(swapped) {
+        sides("it broke some rules of memory".into(), "others".into())
     } else {
         None
     }

@@ -4,10 +4,10 @@
 //! implements the same trait. `Recorded` takes the occurrences of the race in
 //! one recording. What is known of them decides which: first those that were
 //! seen to change the state, one on each object (the elements of an array are
-//! one race, and only one of them may be the pointer that somebody follows), so
-//! that no such change is left without an end; then the last of these; then the
-//! first, the last and some between, because a race may do harm in its last
-//! occurrence only.
+//! one race, and only one of them may be the pointer that somebody follows);
+//! then the last of these, then the others, so that no such change is left
+//! without an end; then the first, the last and some between, because a race may
+//! do harm in its last occurrence only.
 
 use crate::point::Occurrence;
 use race::Instance;
@@ -19,9 +19,11 @@ pub trait PathSource {
     fn primaries(&self, count: usize) -> Vec<Occurrence>;
 }
 
-/// Leads followed beyond the number of primaries that was asked for, each under
-/// one schedule: their cost is that of two or three primaries more.
-const MORE_LEADS: usize = 12;
+/// Leads that are followed of each race: as many instances as are played in both
+/// orders, unless all are asked for. What goes beyond the number of primaries that
+/// was asked for is followed under one schedule: that costs as much as three or
+/// four primaries more.
+pub const MOST_LEADS: usize = 20;
 
 /// The occurrences that were recorded, in order.
 pub struct Recorded {
@@ -39,8 +41,9 @@ impl Recorded {
         }
     }
 
-    /// Indices of leads: the first on each object, then the last on each.
-    fn leading(&self) -> [Vec<usize>; 2] {
+    /// Indices of leads: the first on each object, then the last on each, then
+    /// the others.
+    fn leading(&self) -> Vec<usize> {
         let all = &self.occurrences;
         let leads: Vec<usize> = (0..all.len())
             .filter(|index| self.leads.contains(&all[*index].instance))
@@ -51,10 +54,12 @@ impl Recorded {
                 .filter(|index| objects.insert(all[*index].instance.address))
                 .collect()
         };
-        let first = once(&mut leads.iter().copied());
-        let mut last = once(&mut leads.iter().rev().copied());
-        last.retain(|index| !first.contains(index));
-        [first, last]
+        let mut order = once(&mut leads.iter().copied());
+        order.extend(once(&mut leads.iter().rev().copied()));
+        order.extend(leads);
+        let mut seen = BTreeSet::new();
+        order.retain(|index| seen.insert(*index));
+        order
     }
 
     /// The first, the last, the middle, then the middles of the halves.
@@ -74,10 +79,10 @@ impl Recorded {
 
 impl PathSource for Recorded {
     fn primaries(&self, count: usize) -> Vec<Occurrence> {
-        let [first, last] = self.leading();
-        let most = count.max(first.len().min(count + MORE_LEADS));
+        let leading = self.leading();
+        let most = count.max(leading.len().min(MOST_LEADS));
         let mut chosen: Vec<usize> = Vec::new();
-        for index in first.into_iter().chain(last).chain(self.spread()) {
+        for index in leading.into_iter().chain(self.spread()) {
             if chosen.len() < most && !chosen.contains(&index) {
                 chosen.push(index);
             }
@@ -132,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_to_change_leads_once_on_each_object() {
+    fn what_was_seen_to_change_leads_and_is_followed_to_the_end() {
         let leads = |numbers: &[u64]| Recorded {
             occurrences: (0..100).map(occurrence).collect(),
             leads: numbers
@@ -142,13 +147,15 @@ mod tests {
         };
         // 17, 27 and 57 are on one object.
         let all = leads(&[17, 27, 57]);
-        assert_eq!(counts(&all.primaries(2)), [17, 57]);
-        assert_eq!(counts(&all.primaries(4)), [17, 57, 0, 99]);
+        assert_eq!(counts(&all.primaries(2)), [17, 57, 27]);
+        assert_eq!(counts(&all.primaries(4)), [17, 57, 27, 0]);
         let all = leads(&[17, 18, 19, 20]);
         let chosen = all.primaries(2);
         assert_eq!(counts(&chosen), [17, 18, 19, 20]);
         // What goes beyond is followed under one schedule.
         let schedules: Vec<_> = chosen.iter().map(|one| one.schedules).collect();
         assert_eq!(schedules, [None, None, Some(1), Some(1)]);
+        let many: Vec<u64> = (0..100).collect();
+        assert_eq!(leads(&many).primaries(2).len(), MOST_LEADS);
     }
 }

@@ -159,10 +159,15 @@ fn meanwhile(
 ) -> Result<Meanwhile, Error> {
     let Instance { first, second, .. } = occurrence.instance;
     vm.limit(limit);
+    let signals = vm.signals_to_come();
     let stop = vm.run(None)?;
     let known = |barrier| Ok(Meanwhile::Known(barrier));
     let kept = |why| Ok(Meanwhile::Kept(why, BTreeSet::new()));
     match stop {
+        Stop::Ended(_) if vm.signals_to_come() < signals => known(Barrier::Unknown(format!(
+            "a signal from outside ended the program while thread {} was held before its access",
+            first.thread
+        ))),
         Stop::Ended(_) => known(Barrier::Ordered(format!(
             "thread {} makes its access only if thread {} has gone past its own: with that \
              one held back the program ends without it (a flag tested by `if`)",

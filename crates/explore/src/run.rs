@@ -211,10 +211,21 @@ pub fn schedule(vm: &mut Vm, schedule: Schedule, racy: &[u64]) {
     }
 }
 
-/// Runs a copy to its end.
+/// Runs a copy to its end. What ended the recorded run from outside (a time-out's
+/// SIGTERM, Ctrl-C) ends this one as well, at the latest when its instructions are
+/// used up: before that nobody can say that it hangs.
 pub fn finish(vm: &mut Vm, limit: u64) -> Result<Ending, Error> {
     vm.limit(limit);
-    let stop = vm.run(None)?;
+    let mut stop = vm.run(None)?;
+    while stop == Stop::Limit && vm.signals_to_come() > 0 {
+        vm.send_next_signal()?;
+        vm.limit(if vm.signals_to_come() > 0 {
+            SLACK
+        } else {
+            limit
+        });
+        stop = vm.run(None)?;
+    }
     let modules = names::modules(vm);
     match stop {
         Stop::Limit => still_running(vm, limit, &modules),

@@ -13,7 +13,7 @@ use crate::names;
 use race::Frame;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::rc::Rc;
 use symbols::ModuleMap;
 use vm::observe::{AccessEvent, Interest, Observer};
@@ -53,14 +53,54 @@ impl Spinner {
 
 #[derive(Default)]
 struct Seen {
-    /// With what was read of each word last.
-    reads: BTreeMap<u64, (u64, u32)>,
-    writes: BTreeSet<u64>,
+    /// What was read, by address and size, and every byte of it.
+    reads: BTreeSet<(u64, u32)>,
+    bytes_read: HashSet<u64>,
+    bytes_written: HashSet<u64>,
     /// Something was touched for the first time in the second half.
     goes_on: bool,
 }
 
-/// What each thread touched, by words of eight bytes.
+impl Seen {
+    fn add(&mut self, access: &AccessEvent, second_half: bool) {
+        let is_new = |seen: &mut HashSet<u64>| {
+            // All of them: one may be new behind others that are not.
+            bytes_of(access.address, access.size).fold(false, |new, byte| seen.insert(byte) | new)
+        };
+        let mut new = false;
+        if access.read {
+            self.reads.insert((access.address, access.size));
+            new |= is_new(&mut self.bytes_read);
+        }
+        if access.write {
+            new |= is_new(&mut self.bytes_written);
+        }
+        self.goes_on |= new && second_half;
+    }
+
+    /// What it reads and does not write itself. Bytes, not words: a loop may count
+    /// in one field and wait for the one beside it.
+    fn waits_for(&self) -> Vec<(u64, u32)> {
+        let is_foreign = |(address, size): &&(u64, u32)| {
+            bytes_of(*address, *size).all(|byte| !self.bytes_written.contains(&byte))
+        };
+        self.reads.iter().filter(is_foreign).copied().collect()
+    }
+
+    fn writes_any(&self, places: &[(u64, u32)]) -> bool {
+        places.iter().any(|(address, size)| {
+            bytes_of(*address, *size).any(|byte| self.bytes_written.contains(&byte))
+        })
+    }
+}
+
+/// The bytes of an access; of a long one the first say enough.
+fn bytes_of(address: u64, size: u32) -> std::ops::Range<u64> {
+    const MOST: u32 = 512;
+    address..address.saturating_add(u64::from(size.clamp(1, MOST)))
+}
+
+/// What each thread touched.
 struct Watch {
     threads: Rc<RefCell<BTreeMap<u32, Seen>>>,
     second_half: Rc<Cell<bool>>,
@@ -79,14 +119,7 @@ impl Observer for Watch {
         let second_half = self.second_half.get();
         for access in batch {
             let seen = threads.entry(access.moment.thread).or_default();
-            let words =
-                access.address / 8..=(access.address + u64::from(access.size).max(1) - 1) / 8;
-            for word in words.take(64) {
-                let exact = (access.address, access.size);
-                let is_new = (access.read && seen.reads.insert(word * 8, exact).is_none())
-                    | (access.write && seen.writes.insert(word * 8));
-                seen.goes_on |= is_new && second_half;
-            }
+            seen.add(access, second_half);
         }
     }
 
@@ -144,16 +177,11 @@ pub fn look(vm: &mut Vm, modules: &ModuleMap) -> Result<Doing, Error> {
         let first_half = halfway.get(thread).copied().unwrap_or(began) - began;
         let empty = Seen::default();
         let own = seen.get(thread).unwrap_or(&empty);
-        let waits_for: BTreeSet<u64> = own
-            .reads
-            .keys()
-            .filter(|word| !own.writes.contains(word))
-            .copied()
-            .collect();
+        let waits_for = own.waits_for();
         let written = seen
             .iter()
             .filter(|(other, _)| *other != thread)
-            .any(|(_, other)| !other.writes.is_disjoint(&waits_for));
+            .any(|(_, other)| other.writes_any(&waits_for));
         if written || (own.goes_on && first_half >= ENOUGH) {
             return Ok(Doing::Working);
         }
@@ -166,12 +194,11 @@ pub fn look(vm: &mut Vm, modules: &ModuleMap) -> Result<Doing, Error> {
             .map(|(range, _)| range);
         let mut reads: Vec<(u64, u32)> = waits_for
             .into_iter()
-            .filter(|address| {
+            .filter(|(address, _)| {
                 !stack_range
                     .as_ref()
                     .is_some_and(|range| range.contains(address))
             })
-            .filter_map(|word| own.reads.get(&word).copied())
             .collect();
         // What nobody can write, nobody waits for: tables of the linker, constants.
         let is_fixed = |address: u64| {

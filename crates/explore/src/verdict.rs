@@ -5,6 +5,7 @@ use crate::consequence::Finding;
 use crate::names::own_frame;
 use crate::point::Barrier;
 use crate::run::Ending;
+use crate::volatile::LeftOut;
 use crate::witness::{Play, Witness};
 use crate::{Looked, Outcome, Pair, Schedule};
 use race::{Consequence, Difference, DifferenceKind, ErrorFinding, Order, Verdict, labels};
@@ -40,6 +41,16 @@ pub fn conclude(looked: &[Looked]) -> Option<Conclusion> {
     let pairs = || looked.iter().flat_map(|looked| &looked.pairs);
     for error in pairs().flat_map(|pair| &pair.common_errors) {
         add(&mut conclusion.common_errors, error);
+    }
+    let left_out: BTreeSet<LeftOut> = pairs().flat_map(|pair| pair.left_out.clone()).collect();
+    if matches!(
+        conclusion.verdict,
+        Verdict::KWitnessHarmless | Verdict::OutputDiffers
+    ) {
+        for what in left_out {
+            let sentence = format!("; {}", what.describe());
+            conclusion.explanation.push_str(&sentence);
+        }
     }
     for mixed in looked.iter().flat_map(|looked| &looked.mixed) {
         if !conclusion.labels.contains(&mixed.label) {
@@ -82,6 +93,7 @@ fn answer(looked: &[Looked]) -> Option<Conclusion> {
     let violations = count(|outcome| matches!(outcome, Outcome::Violation { .. }));
     let outputs = count(|outcome| matches!(outcome, Outcome::Output(_)));
     let open = count(|outcome| matches!(outcome, Outcome::Inconclusive(_)));
+    let elsewhere = count(|outcome| matches!(outcome, Outcome::Elsewhere(_)));
     let mut conclusion = Conclusion {
         verdict: Verdict::Unclassified,
         consequence: None,
@@ -108,6 +120,11 @@ fn answer(looked: &[Looked]) -> Option<Conclusion> {
         ),
         witness: None,
     };
+    if elsewhere > 0 {
+        conclusion.counts.push_str(&format!(
+            "; {elsewhere} differ because something else came out the other way round"
+        ));
+    }
     if equal > 0 {
         conclusion.counts.push_str(&format!(
             "; in {equal} of {} occurrences both orders leave the same state",
@@ -150,9 +167,9 @@ fn answer(looked: &[Looked]) -> Option<Conclusion> {
         output_differs(&mut conclusion, looked, pair, difference);
         return Some(conclusion);
     }
-    if same > 0 || outputs > 0 {
+    if same > 0 || outputs > 0 || elsewhere > 0 {
         conclusion.verdict = Verdict::KWitnessHarmless;
-        conclusion.k = same + outputs;
+        conclusion.k = same + outputs + elsewhere;
         conclusion.explanation = if outputs > 0 {
             "the two orders print the same lines in an order that the schedule decides, not the \
              race"
@@ -161,6 +178,21 @@ fn answer(looked: &[Looked]) -> Option<Conclusion> {
             "whichever access comes first, nothing that can be seen from outside changes"
                 .to_string()
         };
+        let other = pairs.iter().find_map(|(_, pair)| match &pair.outcome {
+            Outcome::Elsewhere(what) => Some(what),
+            _ => None,
+        });
+        let label = labels::SCHEDULE_DEPENDENT_OUTPUT.to_string();
+        if other.is_some() && !conclusion.labels.contains(&label) {
+            conclusion.labels.push(label);
+        }
+        if let Some(what) = other {
+            conclusion.explanation.push_str(&format!(
+                "; in {elsewhere} of {} pairs {what}, but not when all other races go as before: \
+                 that is the doing of another race or of the schedule",
+                pairs.len()
+            ));
+        }
         let violating: Vec<&String> = pairs
             .iter()
             .filter_map(|(_, pair)| pair.both_violate.as_ref())

@@ -237,6 +237,7 @@ impl Witness {
         Plan {
             poised: self.poised(),
             racy: &self.racy,
+            sites: &self.racy,
             comparison: &Bytes,
             model: &SequentialConsistency,
             watching,
@@ -392,7 +393,11 @@ impl Witness {
                 }
                 Play::Both => {
                     let (one, other) = (run(false), run(true));
-                    let difference = Bytes.compare(&one, &other);
+                    let (schedule, limit) = (witness.schedule, witness.limit);
+                    let difference = Bytes.compare(&one, &other).and_then(|found| {
+                        let runs = [&one, &other];
+                        pair::told_apart(&mut vm, &plan, schedule, limit, runs, &found).difference
+                    });
                     Replayed {
                         still_there: difference.is_some(),
                         seen: difference.map_or_else(

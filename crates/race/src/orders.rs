@@ -16,6 +16,8 @@ pub enum DifferenceKind {
     Output,
     Memory,
     Register,
+    /// What the kernel keeps for the program: descriptors, signals, timers.
+    Kernel,
     /// Content of a file the program wrote.
     File,
     /// How the program ended.

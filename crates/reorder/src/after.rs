@@ -170,7 +170,7 @@ fn look_on(
             Location::Register { thread, name } => {
                 registers.get(&(*thread, name.clone())).copied().flatten()
             }
-            Location::Thread(_) => Some(true),
+            Location::Thread(_) | Location::Kernel(_) => Some(true),
         })
         .collect();
     Ok(Seen {
@@ -219,7 +219,7 @@ fn word_of(difference: &Difference, swapped: bool) -> Option<u64> {
             };
             Some(u64::from_le_bytes(bytes.as_slice().try_into().ok()?))
         }
-        Location::Thread(_) => None,
+        Location::Thread(_) | Location::Kernel(_) => None,
     }
 }
 

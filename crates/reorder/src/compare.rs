@@ -1,5 +1,8 @@
 //! Live-outs of the two orders, compared (paper 000, section 4.2): registers
 //! of both threads, and all memory that either order has written.
+//!
+//! Deviation: an access may be a system call here, so what the kernel keeps for
+//! the program is compared as well (`vm::kernel::KernelState`), but for time.
 
 use crate::after::Fate;
 use crate::pages::{PAGE, Page};
@@ -7,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use vm::Vm;
 use vm::context::reg;
+use vm::kernel::{KernelState, Part};
 
 /// How many differences are kept; more say nothing new.
 const MOST_DIFFERENCES: usize = 64;
@@ -55,6 +59,8 @@ pub enum Location {
     },
     /// The thread exited, or the process died, in one order only.
     Thread(u32),
+    /// What the kernel keeps for the program.
+    Kernel(Part),
 }
 
 /// What one order leaves behind, besides memory.
@@ -66,6 +72,7 @@ pub struct Left {
     registers: Vec<(u32, Option<Values>)>,
     /// Parts of stacks below the stack pointer.
     dead: Vec<Range<u64>>,
+    kernel: KernelState,
 }
 
 #[derive(PartialEq, Eq, Serialize, Deserialize)]
@@ -97,7 +104,11 @@ impl Left {
                 (thread, registers)
             })
             .collect();
-        Left { registers, dead }
+        Left {
+            registers,
+            dead,
+            kernel: vm.kernel_state().without_time(),
+        }
     }
 
     fn is_dead(&self, address: u64) -> bool {
@@ -127,6 +138,10 @@ pub fn differences(
                 vec![u8::from(other.is_some())],
             )),
         }
+    }
+    for (part, digests) in recorded.kernel.differences(&swapped.kernel) {
+        let [one, other] = digests.map(|digest| digest.to_le_bytes().to_vec());
+        differences.push(Difference::new(Location::Kernel(part), one, other));
     }
     for page in pages {
         let here = vm::memory::read_vec(page.address, PAGE).ok();

@@ -21,7 +21,7 @@
 //! that fails now) could still stand in the way.
 //! Guarantee: No-State-Change is said only of executions that were both run
 //! and left the same registers and memory (bytes below the stack pointers
-//! excepted).
+//! excepted) and the same state of the kernel (time excepted).
 
 mod after;
 mod compare;

@@ -376,6 +376,7 @@ impl<'a> Page<'a> {
                 DifferenceKind::Output => "output",
                 DifferenceKind::Memory => "memory",
                 DifferenceKind::Register => "register",
+                DifferenceKind::Kernel => "kernel",
                 DifferenceKind::File => "file",
                 DifferenceKind::Exit => "end",
             };

@@ -115,7 +115,7 @@ fn every_word_the_vocabulary_has_is_in_the_schema() {
     }
     {
         use DifferenceKind::*;
-        for kind in [Output, Memory, Register, File, Exit] {
+        for kind in [Output, Memory, Register, Kernel, File, Exit] {
             check(
                 "/$defs/difference/properties/kind".into(),
                 serde_json::to_value(kind).unwrap(),

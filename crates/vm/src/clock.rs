@@ -11,7 +11,7 @@ pub const INSTRUCTIONS_PER_NANOSECOND: u64 = 2;
 
 const NANOSECONDS_PER_CALL: u64 = 100;
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Hash)]
 pub struct Clock {
     /// Nanoseconds of CLOCK_MONOTONIC at the start.
     pub monotonic_origin: u64,
@@ -19,7 +19,13 @@ pub struct Clock {
     pub realtime_offset: u64,
     /// Nanoseconds jumped, and those that system calls have taken.
     pub jumped: u64,
+    /// Clocks show how often a thread has asked since this time, not the time
+    /// (`Vm::count_times`).
+    pub counted_from: Option<u64>,
 }
+
+/// Between two times that a thread is shown, if they are counted.
+pub const NANOSECONDS_PER_QUESTION: u64 = 1000;
 
 impl Clock {
     /// A system call is made.

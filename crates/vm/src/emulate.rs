@@ -101,7 +101,7 @@ impl Vm {
                 return self.protection_fault(pc, 0);
             }
             Mnemonic::Rdtsc | Mnemonic::Rdtscp => {
-                let time = self.now();
+                let time = self.shown_time();
                 self.regs().gpr[reg::RAX] = time & 0xffff_ffff;
                 self.regs().gpr[reg::RDX] = time >> 32;
                 if instruction.mnemonic() == Mnemonic::Rdtscp {

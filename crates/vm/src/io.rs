@@ -161,7 +161,7 @@ impl Io {
         };
         InputIndex {
             consumed: log.unwrap_or_default(),
-            waits: 0,
+            ..InputIndex::default()
         }
     }
 
@@ -201,6 +201,13 @@ impl Io {
     }
 
     pub fn copy(&mut self) -> Option<&mut CopyIo> {
+        match self {
+            Io::Copy(copy) => Some(copy),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn as_copy(&self) -> Option<&CopyIo> {
         match self {
             Io::Copy(copy) => Some(copy),
             _ => None,

@@ -274,6 +274,7 @@ impl Vm {
     pub fn take_input_index(&mut self) -> InputIndex {
         InputIndex {
             waits: self.waits,
+            signals: std::mem::take(&mut self.signals_seen),
             ..self.io.take_stream_log()
         }
     }
@@ -281,6 +282,7 @@ impl Vm {
     /// Copies of this replay match recorded inputs per stream.
     pub fn know_inputs(&mut self, index: Rc<InputIndex>) {
         self.recorded_waits = Some(index.waits);
+        self.recorded_signals = index.signals.clone();
         self.io.know_streams(index);
     }
 

@@ -13,13 +13,14 @@ mod code_pages;
 use crate::layout::{self, PAGE, page_down, page_up};
 use crate::{host, memory, protection};
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What lies behind a mapping.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Backing {
     Anonymous,
     File {
@@ -45,14 +46,14 @@ pub enum SharedObject {
 }
 
 /// What a mapping shows of an object, from its first byte on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Shows {
     pub object: SharedObject,
     pub offset: u64,
 }
 
 /// What the guest has said about a mapping.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Advice {
     /// It grows to where it is used below its start (MAP_GROWSDOWN).
     pub grows_down: bool,
@@ -62,7 +63,7 @@ pub struct Advice {
     pub wiped_on_fork: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Mapping {
     pub end: u64,
     pub protection: i32,
@@ -112,6 +113,27 @@ pub struct Space {
     anonymous: u64,
     /// There has been a mapping that grows.
     grows: bool,
+}
+
+impl Hash for Space {
+    /// What the guest can tell; which pages code was translated from it cannot.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Space {
+            mappings,
+            brk_start,
+            brk,
+            stack_gap,
+            shares_memory,
+            shares_files,
+            translated: _,
+            shown,
+            written,
+            anonymous,
+            grows,
+        } = self;
+        (mappings, brk_start, brk, stack_gap, shares_memory).hash(state);
+        (shares_files, shown, written, anonymous, grows).hash(state);
+    }
 }
 
 pub type Errno = i64;

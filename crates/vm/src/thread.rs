@@ -6,6 +6,8 @@ use crate::kernel::process::Vforked;
 use crate::kernel::signal::ThreadSignals;
 use crate::kernel::{Call, Opening};
 use crate::vector::VectorState;
+use std::cell::Cell;
+use std::hash::{Hash, Hasher};
 
 /// A guest thread, numbered from 1 in order of creation.
 pub struct Thread {
@@ -25,6 +27,8 @@ pub struct Thread {
     /// Reading the time-stamp counter is a fault (PR_SET_TSC).
     pub time_stamps_fault: bool,
     pub clear_child_tid: u64,
+    /// How often it has asked for the time, where that is counted.
+    pub times_asked: Cell<u64>,
     pub robust_list: u64,
     pub signals: ThreadSignals,
     /// The child of a vfork that has not executed or exited yet.
@@ -33,7 +37,36 @@ pub struct Thread {
     pub opening: Option<Opening>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+impl Thread {
+    /// What the kernel keeps of it. Its registers, and how far it has come, are
+    /// told by themselves.
+    pub(crate) fn hash_kernel_state<H: Hasher>(&self, state: &mut H) {
+        let Thread {
+            id,
+            tid,
+            regs: _,
+            vector: _,
+            executed: _,
+            state: waits,
+            call,
+            name,
+            timer_slack,
+            time_stamps_fault,
+            clear_child_tid,
+            times_asked,
+            robust_list,
+            signals,
+            vforked,
+            opening,
+        } = self;
+        (id, tid, waits, call, name, timer_slack).hash(state);
+        (time_stamps_fault, clear_child_tid, robust_list).hash(state);
+        times_asked.get().hash(state);
+        (signals, vforked, opening).hash(state);
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum State {
     Runnable,
     Blocked(Wait),
@@ -42,14 +75,14 @@ pub enum State {
 
 /// What a blocked thread waits for. Whatever it is, the thread's system call
 /// is executed again when it is woken and decides itself what happened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Wait {
     pub on: WaitOn,
     /// Virtual time at which to wake at the latest.
     pub deadline: Option<u64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum WaitOn {
     /// Only time (a sleep).
     Time,
@@ -80,7 +113,7 @@ impl WaitOn {
 }
 
 /// One host descriptor and the poll events of interest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HostInterest {
     pub fd: i32,
     pub events: i16,
@@ -104,6 +137,7 @@ impl Thread {
             timer_slack: TIMER_SLACK,
             time_stamps_fault: false,
             clear_child_tid: 0,
+            times_asked: Cell::new(0),
             robust_list: 0,
             signals: ThreadSignals::default(),
             vforked: None,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// One block, alive or freed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Block {
     pub start: u64,
     pub size: u64,
@@ -28,7 +28,7 @@ impl Block {
 }
 
 /// Blocks of one kind of allocator.
-#[derive(Default)]
+#[derive(Default, Hash)]
 pub struct Blocks {
     pub live: BTreeMap<u64, Block>,
     /// What was freed and not handed out again, by its first byte.

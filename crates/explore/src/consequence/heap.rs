@@ -32,6 +32,7 @@ use super::shadow::Marks;
 use race::Moment;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use vm::context::{Registers, reg};
 use vm::observe::AfterHook;
@@ -112,6 +113,11 @@ fn size_of(regs: &Registers, size: Size) -> u64 {
 }
 
 impl Heap {
+    /// What decides what is found later on. Calls under way are the threads'.
+    pub(super) fn hash_blocks<H: Hasher>(&self, state: &mut H) {
+        (&self.standard, &self.custom, &self.owned, self.quarantined).hash(state);
+    }
+
     /// A heap whose blocks were made this much larger when recording.
     pub fn guarded(guard: u64) -> Heap {
         Heap {

@@ -552,6 +552,10 @@ fn read_guest(address: u64, bytes: &mut [u8]) -> bool {
 }
 
 impl Watched {
+    pub fn is_violated(&self) -> bool {
+        self.violated
+    }
+
     pub fn new(invariant: Invariant) -> Watched {
         Watched {
             invariant,

@@ -50,10 +50,12 @@ use shadow::Marks;
 use state::State;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 use symbols::ModuleMap;
 use vm::Vm;
 use vm::record::Recording;
+use xxhash_rust::xxh3::Xxh3;
 
 /// A replay that is watched, and every copy made of it.
 #[derive(Clone)]
@@ -171,6 +173,20 @@ impl Watching {
     }
 
     /// What was found since the race point, without stacks.
+    /// A number for what is known of blocks and invariants: two executions with the
+    /// same one, and the same state, break the same rules from here on.
+    pub fn digest(&self) -> u64 {
+        let state = self.state.borrow();
+        let mut hash = Xxh3::new();
+        if let Some(heap) = &state.heap {
+            heap.hash_blocks(&mut hash);
+        }
+        for watched in &state.invariants {
+            watched.is_violated().hash(&mut hash);
+        }
+        hash.finish()
+    }
+
     pub fn findings(&self) -> Vec<Finding> {
         self.state.borrow().findings.clone()
     }

@@ -209,6 +209,7 @@ impl Tables {
                     DifferenceKind::Output => "output",
                     DifferenceKind::Memory => "memory",
                     DifferenceKind::Register => "register",
+                    DifferenceKind::Kernel => "kernel",
                     DifferenceKind::File => "file",
                     DifferenceKind::Exit => "end",
                 };

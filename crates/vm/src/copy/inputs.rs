@@ -12,6 +12,7 @@ use crate::io::tag;
 use crate::record::Effect;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::hash::{Hash, Hasher};
 
 /// Who took one recorded input, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +23,16 @@ pub struct Consumed {
     pub position: Option<u64>,
 }
 
+/// A signal that came from outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutsideSignal {
+    /// Virtual time.
+    pub time: u64,
+    /// For whom; 0 for the whole process.
+    pub thread: u32,
+    pub info: Vec<u8>,
+}
+
 /// For each input of a recording, in order, what took it. Made by one replay
 /// (`snapshot::index_inputs`), used by many copies.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +41,9 @@ pub struct InputIndex {
     /// How often every thread waited and time had to pass.
     #[serde(default)]
     pub waits: u64,
+    /// Signals from outside, in order.
+    #[serde(default)]
+    pub signals: Vec<OutsideSignal>,
 }
 
 /// Answers longer than this are not kept for a second asking.
@@ -53,8 +67,9 @@ struct Arrival {
 #[derive(Debug, Clone, Default)]
 struct Stream {
     arrivals: VecDeque<Arrival>,
-    /// How many have been taken.
+    /// How many have been taken, and bytes of the next one.
     taken: u64,
+    begun: u64,
     /// The end was read: it stays.
     ended: bool,
 }
@@ -62,6 +77,8 @@ struct Stream {
 #[derive(Debug, Clone, Default)]
 struct Answers {
     next: VecDeque<Effect>,
+    /// How many have been taken.
+    taken: u64,
     last: Option<Effect>,
 }
 
@@ -76,6 +93,33 @@ pub(crate) struct Inputs {
     released: u64,
     /// How many inputs the copy has taken.
     pub taken: u64,
+}
+
+impl Hash for Inputs {
+    /// What has been taken: what is left follows from that. So it does not
+    /// matter whether the rest of the recording was read already.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Inputs {
+            keyed,
+            streams,
+            answers,
+            contents: _,
+            released,
+            taken,
+        } = self;
+        (keyed, released, taken).hash(state);
+        let streams: BTreeMap<u64, (u64, u64, bool)> = streams
+            .iter()
+            .map(|(key, stream)| (*key, (stream.taken, stream.begun, stream.ended)))
+            .filter(|(_, stream)| *stream != (0, 0, false))
+            .collect();
+        let answers: BTreeMap<(u64, u32), u64> = answers
+            .iter()
+            .map(|(key, answers)| (*key, answers.taken))
+            .filter(|(_, taken)| *taken > 0)
+            .collect();
+        (streams, answers).hash(state);
+    }
 }
 
 fn is_arrival(tag: u32) -> bool {
@@ -195,6 +239,7 @@ impl Inputs {
         let answers = self.answers.get_mut(&key)?;
         if let Some(effect) = answers.next.pop_front() {
             self.taken += 1;
+            answers.taken += 1;
             if self.keyed {
                 answers.last = Some(effect.clone());
             }
@@ -245,7 +290,9 @@ impl Inputs {
             if rest.is_empty() {
                 stream.arrivals.remove(position);
                 stream.taken += 1;
+                stream.begun = 0;
             } else {
+                stream.begun += part.len() as u64;
                 arrival.effect.result = rest.len() as i64;
                 arrival.effect.writes = vec![(0, rest.to_vec())];
             }

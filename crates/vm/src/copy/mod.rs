@@ -17,7 +17,7 @@ mod inputs;
 mod outputs;
 mod overlay;
 
-pub use inputs::{Consumed, InputIndex};
+pub use inputs::{Consumed, InputIndex, OutsideSignal};
 pub use outputs::{Captured, FirstDifference, WriteNote, first_difference};
 
 pub(crate) use inputs::{Arrived, Inputs};

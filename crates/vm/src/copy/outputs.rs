@@ -10,6 +10,7 @@
 use race::Moment;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 /// Bytes per hash.
@@ -191,6 +192,16 @@ impl Log {
 pub(crate) struct Outputs {
     logs: BTreeMap<String, Log>,
     windows: BTreeMap<String, u64>,
+}
+
+impl Hash for Outputs {
+    /// The bytes; neither how they were cut into writes, nor who keeps which.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Outputs { logs, windows: _ } = self;
+        for (name, log) in logs {
+            (name, log.length, log.chain.digest()).hash(state);
+        }
+    }
 }
 
 impl Outputs {

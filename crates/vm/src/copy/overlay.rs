@@ -8,6 +8,7 @@ use super::outputs::{BLOCK, Captured, KEPT_BLOCKS, WriteNote, block_hash};
 use race::Moment;
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::hash::{Hash, Hasher};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -45,6 +46,29 @@ pub(crate) struct Overlay {
     files: BTreeMap<PathBuf, Changed>,
     /// Files of the host that are not newer than this are as they were.
     recorded_at: Option<SystemTime>,
+}
+
+impl Hash for Overlay {
+    /// Contents, not the writes that made them.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Overlay {
+            files,
+            recorded_at: _,
+        } = self;
+        for (path, file) in files {
+            let Changed {
+                pages,
+                below,
+                end,
+                removed,
+                writes: _,
+            } = file;
+            (path, below, end, removed).hash(state);
+            for (number, Page { bytes, written }) in pages {
+                (number, bytes, written).hash(state);
+            }
+        }
+    }
 }
 
 impl Overlay {

@@ -13,6 +13,7 @@ use crate::machine::Vm;
 use crate::memory;
 use crate::thread::HostInterest;
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const IN_EVENTS: u32 =
@@ -48,6 +49,37 @@ pub struct Epoll {
     /// The last member reported: the search goes on behind it, so that nobody
     /// starves.
     last: (i32, DescriptionId),
+}
+
+impl Hash for Member {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Member {
+            events,
+            data,
+            serial,
+            outside,
+            extra,
+            seen,
+            spent,
+        } = self;
+        (events, data, serial, outside, extra.is_some(), seen, spent).hash(state);
+    }
+}
+
+impl Hash for Epoll {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Epoll {
+            id,
+            members,
+            serials,
+            host,
+            outside,
+            next_serial,
+            last,
+        } = self;
+        (id, members, serials, host.is_some(), outside).hash(state);
+        (next_serial, last).hash(state);
+    }
 }
 
 impl Epoll {

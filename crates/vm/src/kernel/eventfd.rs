@@ -4,7 +4,7 @@ use super::fd::{DescriptionId, HostFile, Kind, Object, ObjectId};
 use super::{Call, Halt, Outcome};
 use crate::machine::Vm;
 use std::os::fd::{FromRawFd, OwnedFd};
-
+#[derive(Hash)]
 pub struct EventCounter {
     pub id: ObjectId,
     value: u64,

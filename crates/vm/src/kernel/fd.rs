@@ -16,6 +16,7 @@ use super::{Halt, Outcome};
 use crate::machine::Vm;
 use crate::thread::{State, WaitOn};
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -47,6 +48,7 @@ pub fn identity_from(bytes: &[u8]) -> Option<Identity> {
 pub type ObjectId = u64;
 
 /// An open file description.
+#[derive(Hash)]
 pub struct Description {
     pub object: Object,
     /// O_APPEND, O_NONBLOCK and the access mode.
@@ -57,7 +59,7 @@ pub struct Description {
     pub watched: bool,
     references: u32,
 }
-
+#[derive(Hash)]
 pub enum Object {
     /// Something outside the vm.
     Host(HostFile),
@@ -79,7 +81,7 @@ pub enum Object {
 }
 
 /// What a host descriptor refers to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     Regular,
     Directory,
@@ -156,6 +158,26 @@ pub struct HostFile {
     pub stream: u64,
 }
 
+impl Hash for HostFile {
+    /// What it is and how it came to be: the host's own number says nothing.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let HostFile {
+            fd,
+            kind,
+            identity,
+            path,
+            memory_of,
+            standard_stream,
+            positioned,
+            timeouts,
+            connecting,
+            stream,
+        } = self;
+        (fd.is_some(), kind, identity, path, memory_of).hash(state);
+        (standard_stream, positioned, timeouts, connecting, stream).hash(state);
+    }
+}
+
 impl HostFile {
     pub fn new(fd: Option<OwnedFd>, kind: Kind) -> Self {
         HostFile {
@@ -178,12 +200,12 @@ impl HostFile {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Entry {
     description: DescriptionId,
     close_on_exec: bool,
 }
-
+#[derive(Hash)]
 pub struct Descriptors {
     table: BTreeMap<i32, Entry>,
     descriptions: BTreeMap<DescriptionId, Description>,

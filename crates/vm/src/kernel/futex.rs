@@ -10,7 +10,7 @@ use crate::memory;
 use crate::observe::ThreadEvent;
 use crate::thread::{State, Wait, WaitOn};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Waiter {
     address: u64,
     thread: u32,
@@ -18,7 +18,7 @@ struct Waiter {
 }
 
 /// All waiters of the process, oldest first.
-#[derive(Default)]
+#[derive(Default, Hash)]
 pub struct Futexes {
     waiters: Vec<Waiter>,
 }

@@ -22,7 +22,7 @@ const TAKEN_WHOLE: [u32; 3] = [libc::RLIMIT_NOFILE, libc::RLIMIT_FSIZE, libc::RL
 /// Room kept for the vm's own descriptors.
 const OWN_DESCRIPTORS: u64 = 128;
 
-#[derive(Default)]
+#[derive(Default, Hash)]
 pub struct Limits {
     /// Soft and hard limits, as the guest sees them.
     limits: [[u64; 2]; RESOURCES],

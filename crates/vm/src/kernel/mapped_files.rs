@@ -14,6 +14,7 @@ use crate::{host, memory};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::FileExt;
@@ -23,6 +24,25 @@ use std::os::unix::fs::FileExt;
 #[derive(Default)]
 pub struct SharedFiles {
     copies: BTreeMap<SharedObject, File>,
+}
+
+impl Hash for SharedFiles {
+    /// Their contents: what is not mapped at the moment can be mapped again.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        const PART: usize = 1 << 16;
+        let SharedFiles { copies } = self;
+        let mut bytes = vec![0; PART];
+        for (object, copy) in copies {
+            object.hash(state);
+            let mut position = 0;
+            // What cannot be read cannot be read in any copy.
+            while let Ok(length @ 1..) = copy.read_at(&mut bytes, position) {
+                state.write(&bytes[..length]);
+                position += length as u64;
+            }
+            position.hash(state);
+        }
+    }
 }
 
 impl SharedFiles {

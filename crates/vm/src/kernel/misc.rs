@@ -10,7 +10,7 @@ use crate::thread::TIMER_SLACK;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the guest has set and is shown again.
-#[derive(Default)]
+#[derive(Default, Hash)]
 pub struct Machine {
     /// CPU masks that were set, by thread id.
     affinity: BTreeMap<i32, Vec<u8>>,

@@ -9,6 +9,7 @@
 
 mod advice;
 mod clone;
+mod digest;
 mod dispatch;
 mod epoll;
 mod eventfd;
@@ -54,12 +55,13 @@ use crate::schedule::SliceEnd;
 use crate::thread::{State, Wait};
 use crate::{Error, context::reg, host_signals, protection};
 
+pub use digest::{KernelState, Part};
 pub use fd::Descriptors;
 pub(crate) use file::WOULD_BLOCK;
 pub use opening::Opening;
 
 /// A system call being executed, first or again.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Call {
     pub number: u64,
     pub arguments: [u64; 6],
@@ -132,7 +134,7 @@ pub struct Kernel {
     pub shared_memory: shared_memory::SharedMemory,
     pub timers: timer::Timers,
     /// How many streams of each origin were made.
-    made: std::collections::HashMap<u64, u32>,
+    made: std::collections::BTreeMap<u64, u32>,
     /// What the user was told already.
     said: std::collections::BTreeSet<String>,
 }

@@ -11,6 +11,7 @@ use crate::machine::Vm;
 use crate::memory;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::rc::Rc;
 
@@ -34,6 +35,22 @@ pub struct Pipe {
 pub struct PipeEnd {
     pub pipe: Rc<RefCell<Pipe>>,
     pub write: bool,
+}
+
+impl Hash for PipeEnd {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Pipe {
+            id,
+            buffer,
+            capacity,
+            reader,
+            writer,
+            events,
+            host,
+        } = &*self.pipe.borrow();
+        (self.write, id, buffer, capacity, reader, writer, events).hash(state);
+        host.is_some().hash(state);
+    }
 }
 
 impl PipeEnd {

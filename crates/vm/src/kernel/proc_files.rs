@@ -30,6 +30,7 @@ pub enum Shown {
 }
 
 /// A directory of /proc.
+#[derive(Hash)]
 pub struct Listing {
     pub path: String,
     /// Names with their inode and type.

@@ -22,6 +22,7 @@ use crate::thread::{HostInterest, State, Wait, WaitOn};
 use crate::tree::{Children, OutputLock};
 use crate::{host, host_signals, layout, memory};
 use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
@@ -50,6 +51,29 @@ pub struct Process {
     threads: u32,
 }
 
+impl Hash for Process {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Process {
+            pid,
+            parent,
+            group,
+            session,
+            user,
+            executable,
+            started_as,
+            start_stack,
+            start_random,
+            vfork_parent,
+            children,
+            last_robust_list,
+            threads,
+        } = self;
+        (pid, parent, group, session, user, executable, started_as).hash(state);
+        (start_stack, start_random, vfork_parent.is_some(), children).hash(state);
+        (last_robust_list, threads).hash(state);
+    }
+}
+
 impl Process {
     /// The number of the next thread; the first one is 1.
     pub fn next_thread(&mut self) -> u32 {
@@ -76,6 +100,13 @@ impl Process {
 pub struct Vforked {
     pid: i32,
     line: Option<OwnedFd>,
+}
+
+impl Hash for Vforked {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Vforked { pid, line } = self;
+        (pid, line.is_some()).hash(state);
+    }
 }
 
 /// The line on which a vfork child tells its parent that it may go on, and if

@@ -29,7 +29,7 @@ use crate::{Error, host};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a process knows of the memory it shares.
-#[derive(Default)]
+#[derive(Default, Hash)]
 pub struct SharedMemory {
     /// Start of each shared mapping, and what it held when the turn was given
     /// away.

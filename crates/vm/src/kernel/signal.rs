@@ -19,7 +19,7 @@ use crate::thread::{State, Wait, WaitOn};
 use crate::{Error, host_signals};
 
 /// The kernel's own form of a signal action.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Action {
     pub handler: u64,
@@ -62,7 +62,7 @@ enum Disposition {
 }
 
 /// The kernel's siginfo_t.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SignalInfo {
     pub bytes: [u8; 128],
 }
@@ -121,7 +121,7 @@ impl SignalInfo {
 }
 
 /// Signals that wait to be delivered, in the order in which they came.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Pending {
     queue: Vec<SignalInfo>,
 }
@@ -177,7 +177,7 @@ pub(crate) const SI_KERNEL: i32 = 0x80;
 pub(crate) const SEGV_MAPERR: i32 = 1;
 
 /// An alternate signal stack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct AlternateStack {
     pub start: u64,
@@ -235,7 +235,7 @@ impl AlternateStack {
 
 /// What the machine says about an exception: vector number, error code and
 /// address, as they go into a signal frame.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Trap {
     pub number: u64,
     pub error: u64,
@@ -243,7 +243,7 @@ pub struct Trap {
 }
 
 /// Per-thread signal state.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct ThreadSignals {
     pub mask: u64,
     pub pending: Pending,
@@ -265,7 +265,7 @@ impl ThreadSignals {
         }
     }
 }
-
+#[derive(Hash)]
 pub struct Signals {
     actions: [Action; 65],
     /// For any thread of the process.
@@ -324,7 +324,7 @@ impl Signals {
 }
 
 /// Whom a signal is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Target {
     Process,
     Thread(u32),

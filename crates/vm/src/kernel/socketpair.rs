@@ -11,19 +11,20 @@ use crate::machine::Vm;
 use crate::memory;
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::rc::Rc;
 
 /// Bytes that fit into one direction, as by default natively.
 const CAPACITY: usize = 212_992;
-
+#[derive(Hash)]
 pub struct Message {
     pub bytes: VecDeque<u8>,
     pub descriptors: Vec<DescriptionId>,
 }
 
 /// One direction.
-#[derive(Default)]
+#[derive(Default, Hash)]
 pub struct Lane {
     pub queue: VecDeque<Message>,
     size: usize,
@@ -50,6 +51,22 @@ pub struct Link {
 pub struct PairEnd {
     pub link: Rc<RefCell<Link>>,
     pub side: usize,
+}
+
+impl Hash for PairEnd {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Link {
+            id,
+            stream,
+            kind,
+            lanes,
+            events,
+            open,
+            host,
+        } = &*self.link.borrow();
+        (self.side, id, stream, kind, lanes, events, open).hash(state);
+        host.is_some().hash(state);
+    }
 }
 
 impl PairEnd {

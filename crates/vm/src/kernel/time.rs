@@ -1,6 +1,7 @@
 //! Clocks and sleeps in virtual time.
 
 use super::{Call, Halt, Outcome};
+use crate::clock::NANOSECONDS_PER_QUESTION;
 use crate::machine::Vm;
 use crate::memory;
 use crate::thread::{Wait, WaitOn};
@@ -39,21 +40,52 @@ impl Vm {
         let time = nanoseconds(memory::get(address)?)?;
         Ok(Some(match (absolute, realtime) {
             (false, _) => self.now().saturating_add(time),
-            (true, false) => time,
-            (true, true) => time.saturating_sub(self.clock.realtime_offset),
+            (true, false) => self.when_shown(time),
+            (true, true) => self.when_shown(time.saturating_sub(self.clock.realtime_offset)),
         }))
+    }
+
+    /// What the running thread is shown as CLOCK_MONOTONIC.
+    pub(crate) fn shown_time(&self) -> u64 {
+        let Some(counted) = self.counted_time() else {
+            return self.now();
+        };
+        if let Some(thread) = self.threads.get(&self.current) {
+            thread.times_asked.set(thread.times_asked.get() + 1);
+        }
+        counted
+    }
+
+    fn counted_time(&self) -> Option<u64> {
+        let from = self.clock.counted_from?;
+        let thread = self.threads.get(&self.current)?;
+        Some(from + thread.times_asked.get() * NANOSECONDS_PER_QUESTION)
+    }
+
+    /// The virtual time that the running thread means by a CLOCK_MONOTONIC of its
+    /// own.
+    pub(super) fn when_shown(&self, time: u64) -> u64 {
+        match self.counted_time() {
+            Some(counted) => self.now().saturating_add(time.saturating_sub(counted)),
+            None => time,
+        }
     }
 
     /// Time of one of the kernel's clocks.
     pub(super) fn clock_time(&self, clock: u64) -> Result<u64, Halt> {
         Ok(match clock as i32 {
             libc::CLOCK_REALTIME | libc::CLOCK_REALTIME_COARSE | 11 /* TAI */ => {
-                self.now() + self.clock.realtime_offset
+                self.shown_time() + self.clock.realtime_offset
             }
             libc::CLOCK_MONOTONIC
             | libc::CLOCK_MONOTONIC_RAW
             | libc::CLOCK_MONOTONIC_COARSE
-            | libc::CLOCK_BOOTTIME => self.now(),
+            | libc::CLOCK_BOOTTIME => self.shown_time(),
+            libc::CLOCK_PROCESS_CPUTIME_ID | libc::CLOCK_THREAD_CPUTIME_ID
+                if self.clock.counted_from.is_some() =>
+            {
+                self.shown_time()
+            }
             libc::CLOCK_PROCESS_CPUTIME_ID => {
                 self.instructions() / crate::clock::INSTRUCTIONS_PER_NANOSECOND
             }

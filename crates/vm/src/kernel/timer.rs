@@ -14,14 +14,14 @@ use crate::{Error, memory};
 use std::collections::BTreeMap;
 
 /// What a timer's moments are measured in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Base {
     Monotonic,
     Realtime,
     Processor,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Notify {
     Nothing,
     /// An interval timer's signal to the process.
@@ -36,7 +36,7 @@ enum Notify {
     },
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Timer {
     base: Base,
     notify: Notify,
@@ -56,7 +56,7 @@ const PROCESSOR_LIMIT: u32 = u32::MAX - 3;
 
 const SECOND: u64 = 1_000_000_000;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Hash)]
 pub struct Timers {
     timers: BTreeMap<u32, Timer>,
 }
@@ -388,8 +388,11 @@ impl Vm {
         let absolute = flags as i32 & libc::TIMER_ABSTIME != 0;
         let deadline = match (absolute, base) {
             _ if value == 0 => None,
-            (true, Base::Realtime) => Some(value.saturating_sub(self.clock.realtime_offset)),
-            (true, _) => Some(value),
+            (true, Base::Realtime) => {
+                Some(self.when_shown(value.saturating_sub(self.clock.realtime_offset)))
+            }
+            (true, Base::Monotonic) => Some(self.when_shown(value)),
+            (true, Base::Processor) => Some(value),
             (false, _) => Some(self.timer_now(base).saturating_add(value)),
         };
         let timer = self.posix_timer(id)?;

@@ -6,7 +6,7 @@ use super::{Call, Halt, Outcome};
 use crate::machine::Vm;
 use crate::memory;
 use std::os::fd::{FromRawFd, OwnedFd};
-
+#[derive(Hash)]
 pub struct Timer {
     pub id: ObjectId,
     realtime: bool,
@@ -88,13 +88,13 @@ impl Vm {
         if old != 0 {
             self.sys_timerfd_gettime(fd, old)?;
         }
+        let meant = [0, offset].map(|offset| self.when_shown(value.saturating_sub(offset)));
         let timer = self.timer(fd as i32)?;
         timer.interval = interval;
         timer.next = match (value, flags as i32 & libc::TFD_TIMER_ABSTIME != 0) {
             (0, _) => None,
             (value, false) => Some(now.saturating_add(value)),
-            (value, true) if timer.realtime => Some(value.saturating_sub(offset)),
-            (value, true) => Some(value),
+            (_, true) => Some(meant[usize::from(timer.realtime)]),
         };
         timer.events[0] += 1;
         let id = timer.id;

@@ -12,6 +12,7 @@ mod steered;
 use crate::cache::{Cache, Spread};
 use crate::clock::Clock;
 use crate::context::{Context, Registers};
+use crate::copy::OutsideSignal;
 use crate::guard::Guard;
 use crate::io::Io;
 use crate::kernel::Kernel;
@@ -190,6 +191,10 @@ pub struct Vm {
     /// was so in the whole recorded run, if that is known.
     pub(crate) waits: u64,
     pub(crate) recorded_waits: Option<u64>,
+    /// Signals from outside that this replay has met, and those of the whole
+    /// recorded run, if they are known.
+    pub(crate) signals_seen: Vec<OutsideSignal>,
+    pub(crate) recorded_signals: Vec<OutsideSignal>,
     /// Host time of the last flush of the recording.
     flushed_at: u64,
     /// Host time at which calls that cannot be polled for were last tried.
@@ -269,6 +274,8 @@ impl Vm {
             cut: false,
             waits: 0,
             recorded_waits: None,
+            signals_seen: Vec::new(),
+            recorded_signals: Vec::new(),
             flushed_at: 0,
             retried_at: 0,
         };

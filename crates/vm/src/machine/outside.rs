@@ -3,6 +3,7 @@
 
 use super::slices::ROUNDS_OF_WAITING;
 use super::{Pace, Vm};
+use crate::copy::OutsideSignal;
 use crate::kernel::signal::SignalInfo;
 use crate::record::{ProcessStatus, Step};
 use crate::thread::{State, Thread, WaitOn};
@@ -89,7 +90,22 @@ impl Vm {
                     None => continue,
                 }
             }
-            if outside && let Some(arrival) = self.next_arrival(now) {
+            let signal = self.next_signal().map(|signal| signal.time);
+            let arrival = match outside {
+                true => self.next_arrival(now),
+                false => None,
+            };
+            if let Some(signal) = signal
+                && [next_deadline, arrival]
+                    .iter()
+                    .flatten()
+                    .all(|time| signal <= *time)
+            {
+                // As for what arrives below.
+                self.let_time_pass(signal.saturating_sub(now))?;
+                continue;
+            }
+            if let Some(arrival) = arrival {
                 // Every thread waits: what came next in the recorded run
                 // comes now, unless a timer is earlier.
                 if next_deadline.is_none_or(|deadline| arrival <= deadline) {
@@ -165,8 +181,55 @@ impl Vm {
         self.io.copy()?.inputs().next_arrival(now)
     }
 
+    /// A replay has met a signal from outside.
+    pub(super) fn note_signal(&mut self, thread: u32, info: &[u8]) {
+        let (time, info) = (self.now(), info.to_vec());
+        self.signals_seen.push(OutsideSignal { time, thread, info });
+    }
+
+    /// In a copy: the signal from outside that comes next, if it knows those of
+    /// the recorded run.
+    fn next_signal(&self) -> Option<&OutsideSignal> {
+        self.copy.as_ref()?;
+        self.recorded_signals.get(self.signals_seen.len())
+    }
+
+    /// In a copy: how many signals from outside are still to come.
+    pub fn signals_to_come(&self) -> usize {
+        match self.copy {
+            Some(_) => self
+                .recorded_signals
+                .len()
+                .saturating_sub(self.signals_seen.len()),
+            None => 0,
+        }
+    }
+
+    /// In a copy: the next signal from outside comes now, whatever the time.
+    pub fn send_next_signal(&mut self) -> Result<(), Error> {
+        if let Some(signal) = self.next_signal().cloned() {
+            self.signal_from_outside(signal.thread, &signal.info)?;
+            self.signals_seen.push(signal);
+        }
+        Ok(())
+    }
+
+    /// In a copy: signals from outside come when they came in the recorded run.
+    fn take_recorded_signals(&mut self) -> Result<(), Error> {
+        while self.ended.is_none()
+            && let Some(signal) = self.next_signal()
+            && signal.time <= self.now()
+        {
+            self.send_next_signal()?;
+        }
+        Ok(())
+    }
+
     /// Signals that have reached the vm become the guest's.
     pub(super) fn take_outside_signals(&mut self) -> Result<(), Error> {
+        if self.copy.is_some() {
+            return self.take_recorded_signals();
+        }
         if !self.io.is_live() {
             return Ok(());
         }

@@ -290,7 +290,9 @@ impl Vm {
                 unreachable!("following is handled above");
             };
             let mut choice = policy.choose(&runnable, last.take());
-            if choice.instructions == 0 {
+            // A script has slices of no instructions: a call that had waited was
+            // completed, and a timer was due.
+            if choice.instructions == 0 && !policy.is_exact() {
                 // Whoever could run is held.
                 continue;
             }
@@ -386,6 +388,7 @@ impl Vm {
                 Some(Step::Checkpoint(_)) => {}
                 Some(Step::Signal { .. }) => {
                     if let Some(Step::Signal { thread, info }) = steps.next_step()? {
+                        self.note_signal(thread, &info);
                         self.signal_from_outside(thread, &info)?;
                     }
                 }

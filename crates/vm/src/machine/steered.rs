@@ -291,6 +291,29 @@ impl Vm {
         }
     }
 
+    /// In a copy: `wrap` decides from here on, and may ask whoever decided before.
+    pub fn schedule_through(&mut self, wrap: impl FnOnce(Box<dyn Policy>) -> Box<dyn Policy>) {
+        if self.copy.is_none() {
+            return;
+        }
+        let aimless = Pace::Policy {
+            policy: Box::new(Script::new(Vec::new())),
+            steps: None,
+        };
+        if let Pace::Policy { policy, .. } = std::mem::replace(&mut self.pace, aimless) {
+            self.schedule_by(wrap(policy));
+        }
+    }
+
+    /// In a copy: from here on the n-th time that a thread is shown depends on n
+    /// alone. So two executions that ask alike are shown the same times, although
+    /// one has executed more. What waits for a time goes on waiting as long.
+    pub fn count_times(&mut self) {
+        if self.copy.is_some() {
+            self.clock.counted_from = Some(self.now());
+        }
+    }
+
     /// In a copy: the policy is not told who ran last, so that two copies that
     /// came here in different ways go on alike.
     pub fn forget_last_slice(&mut self) {

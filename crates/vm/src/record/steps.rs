@@ -44,7 +44,7 @@ pub struct Ending {
 }
 
 /// How a guest process came to its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProcessStatus {
     Exited(i32),
     Killed(i32),

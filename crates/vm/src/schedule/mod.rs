@@ -145,6 +145,7 @@ impl FromStr for PolicyName {
 }
 
 /// SplitMix64: small, seedable, good enough to pick schedules.
+#[derive(Hash)]
 pub struct Random64(u64);
 
 impl Random64 {
