@@ -590,14 +590,18 @@ impl Vm {
 
     /// The error code of a page fault. Whether the page was in the machine's
     /// memory depends on what else has looked at it: the guest is told that it
-    /// was there if the guest may use it otherwise.
+    /// was there if the guest may use it otherwise. Linux says so of all its own
+    /// addresses.
     fn page_fault_error(&self, fault: &HostFault) -> u64 {
         const PRESENT: u64 = 1;
+        // TASK_SIZE_MAX: the upper half, and a page before the hole.
+        const KERNEL: u64 = (1 << 47) - layout::PAGE;
         let may_use = |mapping: &crate::space::Mapping| mapping.protection != libc::PROT_NONE;
         let mapping = self.space.find(fault.address);
         let refused =
             fault.signal == libc::SIGSEGV && mapping.is_some_and(|(_, mapping)| may_use(mapping));
-        (fault.trap_error & !PRESENT) | u64::from(refused)
+        let is_kernels = fault.address >= KERNEL;
+        (fault.trap_error & !PRESENT) | u64::from(refused || is_kernels)
     }
 }
 
