@@ -950,36 +950,3 @@ fn a_report_of_sampling_can_be_imported() {
     let output = deadheat().arg("import").arg(&report).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
-
-/// C11 atomics are plain moves: without debug info nobody can tell, and what cannot
-/// be told is no race. With debug info it is known.
-#[test]
-fn atomics_are_no_race_without_debug_info() {
-    let _turn = turn();
-    for flag in ["-g0", "-g"] {
-        let program = scratch(&format!("atomics{flag}"));
-        let built = Command::new("gcc")
-            .args(["-O1", "-pthread", flag, "-o"])
-            .arg(&program)
-            .arg(programs().join("atomics.c"))
-            .status()
-            .expect("gcc runs");
-        assert!(built.success());
-        let output = deadheat()
-            .args([
-                "sample",
-                "--no-store",
-                "--json=/dev/fd/2",
-                "--color=never",
-                "--",
-            ])
-            .arg(&program)
-            .arg("3")
-            .output()
-            .expect("deadheat runs");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(0), "{flag}: {said}");
-        let untold = said.contains("cannot tell whether the accesses");
-        assert!(flag == "-g0" || !untold, "{flag}: {said}");
-    }
-}
